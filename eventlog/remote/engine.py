@@ -68,10 +68,14 @@ class Loaded(NamedTuple):
 
 
 class Label(NamedTuple):
-    """What a log is doing, for listings: see recovery.stores.RunEntry. ``due_ns``: 0 for never."""
+    """What a log is doing, for listings: see recovery.stores.RunEntry. ``due_ns``: 0 for never.
+    ``agent``: None leaves it, the priority and the key as they are."""
 
     state: str
     due_ns: int = 0
+    agent: str | None = None
+    priority: int = 0
+    limit_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ def begin(
             code=code,
             signed=kinds_signed(store.approvers),
             agent=agent_name(agent_fn) if agent_fn is not None else None,
+            queued=session.submission.queued if session.submission is not None else None,
         )
         history.prologue.append(record(log, history, history.started))
         if is_guarded:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.option_checks import check_one_of
@@ -47,6 +47,37 @@ class CheckpointStore(CheckpointStoreBase):
         from recovery.agent.run_handle import RunHandle  # noqa: PLC0415 - only where it is used
 
         return RunHandle(self, run_id)
+
+    def submit(
+        self,
+        agent: str,
+        task: Any,
+        run_id: str | None = None,
+        *,
+        delay_s: float = 0.0,
+        priority: int = 0,
+        limit_key: str = "",
+    ) -> RunHandle:
+        """Hand in a run, for a worker to begin it (see ``recovery.worker.Worker``); its handle.
+
+        Durable when this returns. A run that was submitted under the same id with the same task
+        and agent, or that an agent has begun, is left as it is.
+
+        Args:
+            agent: The name under which workers have the agent.
+            task: As of ``run_with_recovery``.
+            run_id: None (the default) is a new random one.
+            delay_s: Seconds before which no worker begins it (0).
+            priority: Due runs of a higher number are executed first (0).
+            limit_key: Workers bound how many runs of one key are executed at once, see
+                ``per_key`` of Worker (none). For a customer, or an account with a rate limit.
+
+        Raises TaskMismatchError if the id was submitted with another task or agent; TypeError for
+        a store of the user's that takes no submissions. Any thread may call it.
+        """
+        from recovery.worker.submit import submit  # noqa: PLC0415 - only where it is used
+
+        return submit(self, agent, task, run_id, (delay_s, priority, limit_key))
 
     def runs(
         self, *, state: State | Sequence[State] | None = None, due: bool = False

@@ -25,6 +25,7 @@ from recovery.cli.commands import (
     signal,
     status,
     undo,
+    worker,
 )
 from recovery.cli.parser import arranged, parser
 from recovery.cli.parser import run as parse
@@ -59,6 +60,8 @@ app.command("undo", epilog=undo.MORE)(undo.command)
 app.command("rm", epilog=rm.MORE)(rm.command)
 app.command("gc", epilog=gc.MORE)(gc.command)
 app.command("doctor", epilog=doctor.MORE)(doctor.command)
+app.command("worker", epilog=worker.WORKER_MORE)(worker.worker)
+app.command("submit", epilog=worker.SUBMIT_MORE)(worker.submit)
 app.command("crashtest", epilog=crashtest.MORE)(crashtest.command)
 
 

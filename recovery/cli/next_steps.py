@@ -87,7 +87,7 @@ class Commands:
             self.agent = agent_of(one.agent)
         sent = [message for message in one.unread if message.wanted]
         match one.state:
-            case "finished" | "cancelled" | "undone" | "empty" | "saved":
+            case "submitted" | "finished" | "cancelled" | "undone" | "empty" | "saved":
                 pass
             case "failed" if one.failed_call:
                 again = self.of("retry", f"--agent {self.agent}")

@@ -136,11 +136,12 @@ CallName = Annotated[
 
 
 def open_store(
-    where: str | None, key_file: str | None, *, reading: bool = False
+    where: str | None, key_file: str | None, *, reading: bool = False, make: bool = False
 ) -> CheckpointStore:
     """The store at a path or URL, by default at the default place.
 
-    ``reading``: see encryption_from. Raises RecoveryError, KeyFileError.
+    ``reading``: see encryption_from. ``make``: it need not exist yet. Raises RecoveryError,
+    KeyFileError.
     """
     if (url := url_in(where)) is not None:
         encryption = encryption_from(key_file, reading=reading)
@@ -149,7 +150,7 @@ def open_store(
         except (ValueError, ImportError) as exc:
             raise RecoveryError(str(exc)) from None
     store = file_store(where, key_file, reading=reading)
-    if not Path(store.root).is_dir():
+    if not make and not Path(store.root).is_dir():
         raise NotThereError(
             f"{store.root}: there is no such directory, so there are no runs. Name the store: "
             "--store PATH, or set $EVENTLOG_HOME."

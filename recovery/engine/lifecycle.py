@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from recovery.errors import TaskMismatchError
 from recovery.journal.links import ParentRun
+from recovery.journal.submission import Submission, submission_of
 
 if TYPE_CHECKING:
     from eventlog import WritableLog
@@ -20,6 +23,7 @@ class RunSession:
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
+        self.submission: Submission | None = None  # what it was submitted as, of a new run
         self._run: Execution | None = None
         self._error: Exception | None = None
 
@@ -30,6 +34,18 @@ class RunSession:
     def check_history(self, log: WritableLog, history: History) -> History:
         """Check the history before anything is written; raises if the run must not resume."""
         return history
+
+    def task_of_new(self, log: WritableLog, task: Any) -> Any:
+        """The task of a run that has not begun: the given one, which has to be the submitted one.
+
+        Raises TaskMismatchError, before anything is written.
+        """
+        self.submission = submission_of(log, self.run_id) if log.last_lsn else None
+        if self.submission is not None:
+            given = replace(self.submission, task=task)
+            if not given.is_same(self.submission):
+                raise TaskMismatchError(self.run_id, self.submission.task, task)
+        return task
 
     def on_first_record(self, log: WritableLog) -> None:
         """Called after the beginning of the run is recorded, before its code is executed. May take

@@ -7,26 +7,27 @@ from typing import TYPE_CHECKING, Any
 from recovery.engine.lifecycle import RunSession
 from recovery.errors import RecoveryError
 from recovery.history.find_run import reader_of
+from recovery.journal.submission import submission_of
 
 if TYPE_CHECKING:
     from eventlog import WritableLog
     from recovery.history.checkpoint_store_base import CheckpointStoreBase
-    from recovery.history.load import History
 
 RECORDED: Any = object()  # stands for the task that the run has recorded
 
 
 class ResumeSession(RunSession):
-    """A session of a run that must exist already."""
+    """A session of a run that must exist already, or was submitted."""
 
     def claim(self, store: CheckpointStoreBase, takeover: bool) -> WritableLog:
         reader_of(store, self.run_id, ". Nothing was executed.").close()  # a claim would make it
         return super().claim(store, takeover)
 
-    def check_history(self, log: WritableLog, history: History) -> History:
-        if history.started is None:
+    def task_of_new(self, log: WritableLog, task: Any) -> Any:
+        self.submission = submission_of(log, self.run_id)
+        if self.submission is None:
             raise RecoveryError(
                 f"no agent has begun run {self.run_id!r}, so it has no task to resume. Nothing "
                 "was executed: run it with its task."
             )
-        return history
+        return self.submission.task

@@ -32,7 +32,7 @@ Frequency = Literal["every_node", "every_n_nodes"]
 BESIDE = "eventlog"  # the directory of our runs, beside the files of another library's storage
 _MEMORY = "memory "  # prefix of the memory's keys, in the state of a checkpoint
 _METADATA, _PART, _DEPTH = "metadata", "\x1f", 3  # a plan's context is that deep in the metadata
-_NOT_LEFT = ("finished", "failed", "cancelled", "undone", "running", "empty", "saved")
+_NOT_LEFT = ("submitted", "finished", "failed", "cancelled", "undone", "running", "empty", "saved")
 
 
 class HasBasePath(Protocol):

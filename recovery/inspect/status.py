@@ -29,6 +29,7 @@ from recovery.journal.events import (
 )
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import CALL_JOURNAL, CONVERSATION, ParentRun
+from recovery.journal.submission import Submission, submission_of
 from recovery.replay.crash_counts import crashes_in_a_row
 from recovery.replay.error_counts import ErrorTally, RunError, has_diverged
 from recovery.replay.matching import Replay
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from recovery.stores.protocol import RunStore
 
 State = Literal[
+    "submitted",
     "running",
     "interrupted",
     "in doubt",
@@ -73,14 +75,14 @@ _KINDS: dict[Packed, Kind] = {
 class RunStatus:
     """The status of a run.
 
-    ``state``: "running" (a process has it), "interrupted" (no process has it, and it can be
-    resumed), "in doubt" (parked until calls are resolved), "waiting" (parked for a time, a signal
-    or an approval), "parked" (for the reason in ``why``), "finished", "failed", "cancelled",
-    "undone", "empty" (it has no records), "damaged" (records that a recovery needs are lost, so it
-    refuses), "unreadable" (nothing is known: no log, or encrypted, or all of it is lost). "saved":
-    a program has saved checkpoints itself, by ``CheckpointStore.save``,
-    ``CheckpointManager.save_checkpoint`` or a checkpointer of its framework. It loads one to
-    resume, and the log does not say whether the program has ended.
+    ``state``: "submitted" (no process has begun it), "running" (a process has it), "interrupted"
+    (no process has it, and it can be resumed), "in doubt" (parked until calls are resolved),
+    "waiting" (parked for a time, a signal or an approval), "parked" (for the reason in ``why``),
+    "finished", "failed", "cancelled", "undone", "empty" (it has no records), "damaged" (records
+    that a recovery needs are lost, so it refuses), "unreadable" (nothing is known: no log, or
+    encrypted, or all of it is lost). "saved": a program has saved checkpoints itself, by
+    ``CheckpointStore.save``, ``CheckpointManager.save_checkpoint`` or a checkpointer of its
+    framework. It loads one to resume, and the log does not say whether the program has ended.
 
     ``why`` explains the state in a line, if there is more to say. ``kind``: what resumes the run:
     "agent" (its agent), "conversation" and "journal" (the program that records it opens it again,
@@ -107,9 +109,10 @@ class RunStatus:
     agent's call that one of them is of becomes in doubt when the run is resumed. ``crashes``: how
     many processes in a row have died without getting further than the one before. ``diverged``:
     whether its code stopped it by a DivergenceError when it was last run, which is not accepted.
-    ``traceback``: of the error that a failed run ended by. ``agent``: the function of the agent
-    that began it, as ``module:name`` where it can be imported; "" if the record does not say. It
-    is for people: import nothing by it.
+    ``traceback``: of the error that a failed run ended by. ``agent``: the name under which it was
+    submitted (see ``CheckpointStore.submit``), else the function of the agent that began it, as
+    ``module:name`` where it can be imported; "" if the record does not say. It is for people:
+    import nothing by it. ``priority`` and ``limit_key``: as of the submission.
     """
 
     run_id: str
@@ -144,6 +147,8 @@ class RunStatus:
     diverged: bool = False
     traceback: str = ""
     agent: str = ""
+    priority: int = 0
+    limit_key: str = ""
     packed_task: Packed | None = field(default=None, repr=False)
 
     @property
@@ -153,6 +158,8 @@ class RunStatus:
         call in doubt."""
         if self._to_resolve:
             return False
+        if self.state == "submitted":
+            return self.wake_at is None or self.wake_at <= time.time()
         if self.state == "waiting" and self.wake_at is not None and self.wake_at <= time.time():
             return True
         sent = any(message.wanted for message in self.unread)
@@ -161,19 +168,26 @@ class RunStatus:
     @property
     def crash_loop(self) -> str:
         """The place where processes die again and again, in words; "" if they do not."""
-        if self.crashes < CRASHES_MIN:
+        return self._crash_loop(CRASHES_MIN)
+
+    def _crash_loop(self, crashes_min: int) -> str:
+        if self.crashes < crashes_min:
             return ""
         calls = ", ".join(call.name for call in self.calls if call.state != "waits")
         where = f"step {self.progress.step}" + (f", in {calls}" if calls else "")
-        return f"{self.crashes} processes in a row died in {where}"
+        died = "1 process" if self.crashes == 1 else f"{self.crashes} processes in a row"
+        return f"{died} died in {where}"
 
     @property
     def _to_resolve(self) -> list[str]:
         return [one.name for one in self.in_doubt if one.after_crash == "park"]
 
-    @property
-    def _stuck(self) -> str:
-        """Why the run gets no further by being resumed; "" if it may."""
+    def stuck(self, crashes_min: int = CRASHES_MIN) -> str:
+        """Why the run gets no further by being resumed, in a line; "" if it may.
+
+        ``crashes_min``: so many processes that died in a row at one place, or errors of the agent
+        there, are too many (3).
+        """
         if self.state not in OPEN:
             return ""
         if self._to_resolve:
@@ -181,9 +195,9 @@ class RunStatus:
         if self.diverged:
             return "its code does not do what is recorded"
         error = self.error
-        if error is not None and not error.is_past and error.in_a_row >= CRASHES_MIN:
+        if error is not None and not error.is_past and error.in_a_row >= crashes_min:
             return str(error)
-        return self.crash_loop
+        return self._crash_loop(crashes_min)
 
     @property
     def needs_person(self) -> str:
@@ -199,10 +213,10 @@ class RunStatus:
             return ""
         sent = {one.about for one in self.unread if one.kind not in ("signal", "cancel")}
         asks = [one for one in self.calls if one.state == "asks" and str(one.lsn) not in sent]
-        if self._stuck or not asks:
+        if self.stuck() or not asks:
             limited = self.state == "parked" and not self.due
             parked = limited and not any(one.child for one in self.calls)
-            return self._stuck or (f"parked: {self.why}" if parked else "")
+            return self.stuck() or (f"parked: {self.why}" if parked else "")
         return f"asks for approval: {', '.join(one.name for one in asks)}"
 
     @property
@@ -272,7 +286,8 @@ def _status_of(
     }
     try:
         read = _read(reader, run_id, approvers)
-        if read.is_empty and tail.next_lsn > 1:
+        submission = submission_of(reader, run_id) if read.started is None else None
+        if read.is_empty and tail.next_lsn > 1 and submission is None:
             read.foreign = reader.fetch({tail.next_lsn - 1}).get(tail.next_lsn - 1)
     except (EncryptedLogError, RecoveryError, ValueError) as exc:
         return StatusRead(RunStatus(run_id, "unreadable", str(exc), **known))
@@ -283,6 +298,11 @@ def _status_of(
     failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
     parked = read.parked
+    if submission is not None:
+        state = "submitted" if state == "empty" else state
+        known |= submission.queued or {}
+    elif read.started is not None:
+        known |= {"agent": read.started.agent or "", **(read.started.queued or {})}
     last_event, has_types = _last_event_text(reader, run_id, read)
     unread, inbox_damage = _unread(inbox, read.run, approvers) if inbox is not None else ((), "")
     status = RunStatus(
@@ -295,12 +315,12 @@ def _status_of(
         started=read.started_ns / 1e9,
         last=(read.foreign.time_ns if read.foreign else read.last_ns) / 1e9,
         last_event=last_event,
-        wake_at=parked.wake_at if state == "waiting" and parked is not None else None,
+        wake_at=_wake_at(state, parked, submission),
         checkpoint=read.checkpoint,
         checkpoint_step=read.step,
         replayed=read.replayed,
         kind=_kind(read),
-        packed_task=packed_value(read.started.task) if read.started else None,
+        packed_task=_packed_task(read.started, submission),
         uid=read.started.uid if read.started else "",
         parent=read.parent,
         forked_from=read.origin,
@@ -313,7 +333,6 @@ def _status_of(
         unclaimed_outcomes=_unclaimed(read.replay),
         crashes=crashes_in_a_row((event for *_, event in read.run.tail), is_dead=not alive),
         traceback=read.ended.traceback if isinstance(read.ended, RunFailed) else "",
-        agent=(read.started.agent or "") if read.started else "",
         diverged=has_diverged(event for *_, event in read.run.tail),
         **known,
     )
@@ -321,6 +340,18 @@ def _status_of(
     bounded = any(call.asks_until < math.inf for call in read.replay.undecided())
     lasts = has_types and not (alive or bounded or inbox_damage or read.damage)
     return StatusRead(status, lasts)
+
+
+def _wake_at(state: State, parked: RunParked | None, submission: Submission | None) -> float | None:
+    if state == "submitted" and submission is not None and submission.not_before_ns:
+        return submission.not_before_ns / 1e9
+    return parked.wake_at if state == "waiting" and parked is not None else None
+
+
+def _packed_task(started: RunStarted | None, submission: Submission | None) -> Packed | None:
+    if started is not None:
+        return packed_value(started.task)
+    return pack(submission.task, "task") if submission is not None else None
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ class RunStarted:
     it was begun under (see Rules); None for the first. ``signed``: what counts only with a
     signature (as in Approvers, and "decision"); None for nothing. ``agent``: the function of the
     agent that began it (see agent_name), for people: nothing is imported by it; None if unknown.
+    ``queued``: what workers choose it by (see Submission.queued); None if it was not submitted.
     """
 
     kind: ClassVar = "run_started"
@@ -38,6 +39,7 @@ class RunStarted:
     code: str | None = None
     signed: list[str] | None = None
     agent: str | None = None
+    queued: dict[str, Any] | None = None
 
 
 @light_dataclass

@@ -16,17 +16,36 @@ from recovery.journal.events import (
     RunStarted,
     RunUndone,
 )
-from recovery.values.pack import unpack
+from recovery.journal.submission import SUBMITTED
+from recovery.values.pack import unpack, unpack_map
 
 
 class RunLabel(NamedTuple):
-    """``state``: as of RunEntry. ``wake_at``: when a wait ends by itself (seconds since 1970)."""
+    """``state``: as of RunEntry. ``wake_at``: when a wait ends by itself (seconds since 1970).
+    ``queued``: agent, priority and limit_key, where the record says them."""
 
     state: str
     wake_at: float | None = None
+    queued: tuple[str, int, str] | None = None
 
 
 RUNNING = RunLabel("running")
+
+
+def _queued(fields: dict[str, Any]) -> tuple[str, int, str]:
+    return fields.get("agent", ""), fields.get("priority", 0), fields.get("limit_key", "")
+
+
+def _submitted(body: bytes) -> RunLabel:
+    fields: dict[str, Any] = unpack(body)
+    return RunLabel("submitted", max(fields["not_before_ns"], 1) / 1e9, _queued(fields))
+
+
+def _started(body: bytes) -> RunLabel:
+    fields = unpack_map(body)
+    known = {name: unpack(fields[name]) for name in ("agent", "queued") if name in fields}
+    queued = {"agent": known.get("agent", ""), **(known.get("queued") or {})}
+    return RunLabel("running", None, _queued(queued))
 
 
 def _parked(body: bytes) -> RunLabel:
@@ -38,7 +57,8 @@ def _parked(body: bytes) -> RunLabel:
 
 
 _LABELS: dict[str, RunLabel | Callable[[bytes], RunLabel]] = {
-    RunStarted.kind: RUNNING,
+    SUBMITTED: _submitted,
+    RunStarted.kind: _started,
     RunResumed.kind: RUNNING,
     CallResolved.kind: RUNNING,  # a run that was parked for it can be resumed
     DivergenceAccepted.kind: RUNNING,

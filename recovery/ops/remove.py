@@ -10,7 +10,7 @@ from recovery.control.relatives import earlier_children
 from recovery.errors import RecoveryError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.find_run import Store, backend_of, reader_of
-from recovery.inspect.status import RunStatus, State, status
+from recovery.inspect.status import OPEN, RunStatus, State, status
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.links import ChildRun
 from recovery.replay.children import children_of
@@ -19,7 +19,7 @@ from recovery.replay.children import children_of
 # failed run is resumed when its failed call is resolved.
 OVER: tuple[State, ...] = ("finished", "cancelled", "undone")
 ENDED: tuple[State, ...] = (*OVER, "failed")
-GOING_ON: tuple[State, ...] = ("interrupted", "in doubt", "waiting", "parked", "empty", "saved")
+GOING_ON: tuple[State, ...] = ("submitted", *OPEN, "empty", "saved")
 # What gc takes when it is asked to: of saved checkpoints nothing ever says that a run has ended.
 COLLECTED: tuple[State, ...] = (*ENDED, "saved")
 

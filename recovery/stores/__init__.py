@@ -1,7 +1,8 @@
 """Stores runs: one protocol, one module for each kind of store."""
 
+from recovery.journal.submission import Submission
 from recovery.stores.file import FileStore
 from recovery.stores.memory import MemoryStore
-from recovery.stores.protocol import RunEntry, RunQueue, RunStore, Submission
+from recovery.stores.protocol import RunEntry, RunQueue, RunStore
 
 __all__ = ["FileStore", "MemoryStore", "RunEntry", "RunQueue", "RunStore", "Submission"]

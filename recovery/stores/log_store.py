@@ -17,6 +17,7 @@ from eventlog.format.names import MARK_NAME, segment_name
 from eventlog.write.log import Durability
 from recovery.errors import RecoveryError
 from recovery.journal.inbox_messages import RUN_LSN
+from recovery.journal.submission import Submission
 from recovery.stores.protocol import (
     INBOX,
     RUN_ID,
@@ -25,6 +26,7 @@ from recovery.stores.protocol import (
     packed_message,
     posted_lsn,
 )
+from recovery.stores.submitting import submit, submitted
 from recovery.values.pack import pack, pack_map
 
 # Senders claim the inbox one after the other, each for as long as a flush takes.
@@ -110,6 +112,14 @@ class LogStore:
             return EventLog.read(path, files=self.files, encryption=self.encryption)
         except (FileNotFoundError, UnsupportedFormatError):  # or in creation
             return None
+
+    def submit(self, submission: Submission) -> bool:
+        """See ``TakesSubmissions.submit``."""
+        return submit(self, submission)
+
+    def submission(self, run_id: str) -> Submission | None:
+        """See ``TakesSubmissions.submission``."""
+        return submitted(self, run_id)
 
     def remove(self, run_id: str, at: int | None = None) -> None:
         """See ``RunStore.remove``."""

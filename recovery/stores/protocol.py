@@ -11,6 +11,7 @@ from eventlog import LogOwner, Packed, ReadableLog, Record, WritableLog
 from eventlog.encryption import Encryption
 from recovery.journal.inbox_messages import KEY, is_same_message
 from recovery.journal.run_label import RunLabel
+from recovery.journal.submission import Submission
 from recovery.values.pack import pack
 
 # Becomes the name of a directory, on case-insensitive file systems too: no separators, no dots at
@@ -137,25 +138,6 @@ class AdoptsLogs(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
-    """A run that a process is asked to begin.
-
-    ``run_id``: of the run. ``task``: as of ``run_with_recovery``. ``agent``: the name of its
-    agent.
-    ``not_before_ns``: no process begins it before then (ns since 1970, by the store's clock; 0:
-    now). ``priority``: a higher one goes first. ``limit_key``: workers bound how many runs of one
-    key are executed at once ("": no bound).
-    """
-
-    run_id: str
-    task: Any
-    agent: str = ""
-    not_before_ns: int = 0
-    priority: int = 0
-    limit_key: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class RunEntry:
     """A run as a store lists it, without opening its log. ``run_id``, ``agent``, ``priority`` and
     ``limit_key``: as of Submission. ``last_lsn`` and ``size``: its records and bytes.
@@ -179,11 +161,8 @@ class RunEntry:
 
 
 @runtime_checkable
-class RunQueue(Protocol):
-    """A store that lists runs by state with one query, and has runs begun and resumed by workers.
-
-    No log is opened for a listing.
-    """
+class TakesSubmissions(Protocol):
+    """A store into which runs are handed in, for a worker to begin them."""
 
     def submit(self, submission: Submission) -> bool:
         """Have a run begun by a worker: ``submission``. Durable when this returns.
@@ -194,6 +173,11 @@ class RunQueue(Protocol):
 
     def submission(self, run_id: str) -> Submission | None:
         """What run ``run_id`` was submitted as; None if it was not."""
+
+
+@runtime_checkable
+class RunQueue(TakesSubmissions, Protocol):
+    """A store that lists runs by state with one query, and opens no log for it."""
 
     def find(
         self,

@@ -23,7 +23,9 @@ from eventlog.remote.log import RemoteLog, RemoteReader, ServerClock, append_in_
 from recovery.errors import RecoveryError
 from recovery.journal.inbox_messages import RUN_LSN
 from recovery.journal.run_label import label_of
+from recovery.journal.submission import Submission
 from recovery.stores.protocol import INBOX, check_run_id, packed_message, posted_lsn
+from recovery.stores.submitting import submit, submitted
 from recovery.values.pack import pack, pack_map
 
 POST_WAIT_S = 10.0  # for other senders, and for a server that does not answer
@@ -124,6 +126,14 @@ class RemoteStore:
         found = [self.engine.load(name, (1 << 30, 0)) for name in names]
         return sum(one.head.size for one in found if one is not None)
 
+    def submit(self, submission: Submission) -> bool:
+        """See ``TakesSubmissions.submit``."""
+        return submit(self, submission)
+
+    def submission(self, run_id: str) -> Submission | None:
+        """See ``TakesSubmissions.submission``."""
+        return submitted(self, run_id)
+
     def sweep(self) -> int:
         """See ``RunStore.sweep``. A removal is one transaction: it leaves no remains."""
         return 0
@@ -193,7 +203,10 @@ class RemoteStore:
 
 def _label(kind: str, body: bytes) -> Label | None:
     found = label_of(kind, body)
-    return None if found is None else Label(found.state, int((found.wake_at or 0) * 1e9))
+    if found is None:
+        return None
+    due_ns = int((found.wake_at or 0) * 1e9)
+    return Label(found.state, due_ns, *(found.queued or (None, 0, "")))
 
 
 def this_process() -> Owner:

@@ -27,7 +27,8 @@ from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent.recoverable import RecoverableAgent
 from recovery.declare.tool import tool
 from recovery.errors import InDoubtError, TaskMismatchError
-from recovery.stores.protocol import RunQueue, RunStore, Submission
+from recovery.journal.submission import Submission
+from recovery.stores.protocol import RunQueue, RunStore
 from recovery.stores.remote_store import RemoteStore
 
 __all__ = ["FaultyEngine", "ServerConformance", "StoreConformance"]

@@ -120,6 +120,8 @@ HOW: dict[str, How] = {
     ),
     "logdump timeline": How(elsewhere=True),
     "recovery crashtest": How(elsewhere=True),
+    "recovery worker": How(elsewhere=True),
+    "recovery submit": How(elsewhere=True),
     "recovery debug": How(elsewhere=True),  # test_debug.py
     "recovery doctor": How(elsewhere=True),
     "recovery export": How(elsewhere=True),  # test_redacted_export.py

@@ -22,7 +22,7 @@ from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = [
-    *("checkpoints", "code-and-record", "deploy", "encryption", "monitoring", "moving"),
+    *("checkpoints", "code-and-record", "deploy", "workers", "encryption", "monitoring", "moving"),
     *("schedules", "start", "values", "wrong-result"),
 ]
 RUN_ELSEWHERE = {  # by a test of their own, with what the programs need

@@ -27,7 +27,7 @@ ROOMS = {
     ],
     "recovery": [
         *"option_checks text errors values journal approvers replay stores history inspect".split(),
-        *"control agent_code declare engine calls ops agent call_journal graph".split(),
+        *"control agent_code declare engine calls ops agent worker call_journal graph".split(),
         *("reports", "tracing", "", "integrations", "testing", "cli"),
     ],
 }

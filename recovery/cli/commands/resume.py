@@ -126,7 +126,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Run an agent on an existing run, from where it stopped; or on several."""
-    with ends_politely(), _logged(logging.INFO if verbose else logging.WARNING):
+    with ends_politely(), logged(logging.INFO if verbose else logging.WARNING):
         if (run is not None) + due + all_unfinished != 1:
             raise ValueError("say RUN, or --due, or --all-unfinished")
         if agent is None:
@@ -334,7 +334,7 @@ class _Printable(logging.Formatter):
 
 
 @contextmanager
-def _logged(level: int) -> Iterator[None]:
+def logged(level: int) -> Iterator[None]:
     """Shows the library's log messages on standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))

@@ -41,7 +41,8 @@ order by h.id, p.number
 _APPEND = (
     "select {s}.append(%s::float8, %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], "
     "%s::bigint[], %s::bigint[], %s::integer[], %s::integer[], %s::bigint[], %s::integer[], "
-    "%s::text[], %s::bigint[], %s::boolean[], %s::text[], %s::bigint[], %s::integer[], "
+    "%s::text[], %s::bigint[], %s::text[], %s::integer[], %s::text[], %s::boolean[], "
+    "%s::text[], %s::bigint[], %s::integer[], "
     "%s::bigint[], %b::bytea[])"
 )
 _CLAIM = f"select {_HEAD} from {{s}}.claim(%s, %s, %s, %s, %s, %s, %s, %s, %s) h"
@@ -143,6 +144,9 @@ class PostgresEngine:
             [one.keep_from for one in batches],
             [one.label.state if one.label else None for one in batches],
             [one.label.due_ns if one.label else 0 for one in batches],
+            [one.label.agent if one.label else None for one in batches],
+            [one.label.priority if one.label else 0 for one in batches],
+            [one.label.limit_key if one.label else "" for one in batches],
             [one.releases for one in batches],
             [one.wakes for one in batches],
             [key for key, _ in pieces],

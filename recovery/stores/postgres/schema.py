@@ -25,6 +25,7 @@ create table {s}.logs (
     owner_token text not null default '',
     owner_since timestamptz not null default now(),
     lease_until timestamptz,
+    held boolean not null default false,
     unclean boolean not null default false,
     next_lsn bigint not null default 1,
     oldest_lsn bigint not null default 1,
@@ -39,10 +40,10 @@ create table {s}.logs (
     agent text not null default '',
     priority integer not null default 0,
     limit_key text not null default '',
-    task bytea,
     changed_at timestamptz not null default now()
 ) with (fillfactor = 60);
 create index logs_by_state on {s}.logs (state, name);
+create index logs_held on {s}.logs (id) where held;
 create index logs_by_due on {s}.logs (due_at) where due_at is not null;
 
 create table {s}.pieces (
@@ -53,6 +54,14 @@ create table {s}.pieces (
     primary key (log, number, at)
 ) with (toast_tuple_target = 8160);
 alter table {s}.pieces alter column data set storage external;
+
+-- Runs, each with its state as people see it: a claimed run is running before it says so.
+create view {s}.runs as select
+    l.*,
+    case when l.state in ('finished', 'failed', 'cancelled', 'undone') then l.state
+        when l.lease_until > now() then 'running'
+        when l.state = 'running' then 'interrupted' else l.state end as shown
+from {s}.logs l where strpos(l.name, '/') = 0;
 
 create view {s}.heads as select
     id, name, log_id, epoch, owner_pid, owner_host, owner_machine, owner_token,
@@ -74,12 +83,12 @@ create function {s}.claim(
 ) returns setof {s}.heads language plpgsql as $f$
 begin
     insert into {s}.logs as l (name, log_id, epoch, owner_pid, owner_host, owner_machine,
-        owner_token, owner_since, lease_until)
+        owner_token, owner_since, lease_until, held)
     values (p_name, p_log_id, 1, p_pid, p_host, p_machine, p_token, now(),
-        now() + p_lease * interval '1 second')
+        now() + p_lease * interval '1 second', true)
     on conflict (name) do update set
         epoch = l.epoch + 1, owner_pid = p_pid, owner_host = p_host, owner_machine = p_machine,
-        owner_token = p_token, owner_since = now(),
+        owner_token = p_token, owner_since = now(), held = true,
         lease_until = now() + p_lease * interval '1 second',
         unclean = l.unclean or (l.lease_until is not null and not p_is_dead)
     where l.owner_token <> p_token
@@ -92,7 +101,8 @@ _APPEND = """
 create function {s}.append(
     p_lease double precision, p_log bigint[], p_epoch bigint[], p_expected bigint[],
     p_next bigint[], p_oldest bigint[], p_snapshot bigint[], p_tail integer[], p_number integer[],
-    p_ends bigint[], p_keep_from integer[], p_state text[], p_due bigint[], p_releases boolean[],
+    p_ends bigint[], p_keep_from integer[], p_state text[], p_due bigint[], p_agent text[],
+    p_priority integer[], p_key text[], p_releases boolean[],
     p_wakes text[], p_piece_log bigint[], p_piece_number integer[], p_piece_at bigint[],
     p_piece_data bytea[]
 ) returns bigint[] language plpgsql as $f$
@@ -110,15 +120,19 @@ begin
                 unnest(p_piece_log, p_piece_data) as q(log, d) where q.log = b.log), 0),
             lease_until = case when b.releases then null when l.lease_until is null then null
                 else now() + p_lease * interval '1 second' end,
+            held = l.held and not b.releases,
             state = coalesce(b.state, l.state),
             due_at = case when b.releases and coalesce(b.state, l.state) = 'running' then now()
                 when b.state is null then l.due_at
                 when b.due > 0 then to_timestamp(b.due / 1e9) end,
+            agent = coalesce(b.agent, l.agent),
+            priority = case when b.agent is null then l.priority else b.priority end,
+            limit_key = case when b.agent is null then l.limit_key else b.limit_key end,
             changed_at = now()
         from unnest(p_log, p_epoch, p_expected, p_next, p_oldest, p_snapshot, p_tail, p_number,
-            p_ends, p_keep_from, p_state, p_due, p_releases)
+            p_ends, p_keep_from, p_state, p_due, p_agent, p_priority, p_key, p_releases)
             as b(log, epoch, expected, next_lsn, oldest, snapshot, tail, number, ends, keep_from,
-                state, due, releases)
+                state, due, agent, priority, limit_key, releases)
         where l.id = b.log and l.epoch = b.epoch and l.next_lsn = b.expected
         returning l.id
     ), added as (

@@ -15,13 +15,12 @@ from eventlog.encryption import Encryption
 from eventlog.errors import UnreachableError
 from eventlog.remote.engine import Loaded, LostConnectionError, url_of
 from eventlog.remote.log import RemoteReader, ServerClock
-from recovery.errors import RecoveryError, TaskMismatchError
+from recovery.errors import RecoveryError
 from recovery.stores.postgres.connections import Connections
 from recovery.stores.postgres.engine import PostgresEngine
 from recovery.stores.postgres.watch import Watch
-from recovery.stores.protocol import INBOX, LogBytes, RunEntry, Submission, check_run_id
+from recovery.stores.protocol import INBOX, LogBytes, RunEntry, check_run_id
 from recovery.stores.remote_store import RemoteStore
-from recovery.values.pack import pack, unpack
 
 LEASE_S, PATIENCE_S = 30.0, 60.0
 
@@ -36,13 +35,12 @@ made as (
 ) select (select next_lsn - 1 from run), (select id from made)
 """
 _FIND = """
-select l.name, case when l.state = 'running' and (l.lease_until is null or l.lease_until <= now())
-        then 'interrupted' else l.state end,
+select l.name, l.shown,
     l.agent, l.priority, l.limit_key, coalesce(extract(epoch from l.due_at), 0)::float8,
     l.epoch, l.owner_pid, l.owner_host, l.owner_since, coalesce(l.lease_until > now(), false),
     l.next_lsn - 1, l.size, extract(epoch from l.changed_at)::float8
-from {s}.logs l
-where strpos(l.name, '/') = 0 and l.name > %s
+from {s}.runs l
+where l.name > %s
 """
 _DUE = """
     and ((l.due_at <= now() and (l.lease_until is null or l.lease_until <= now()))
@@ -215,44 +213,6 @@ class PostgresStore(RemoteStore):
 
     # -- RunQueue
 
-    def submit(self, submission: Submission) -> bool:
-        """See ``RunQueue.submit``."""
-        one = submission
-        task = pack(one.task, "task")
-        rows = self.engine.rows(
-            "insert into {s}.logs as l (name, log_id, state, due_at, agent, priority, limit_key, "
-            "task) values (%s, %s, 'submitted', greatest(now(), to_timestamp(%s::float8)), %s, %s, "
-            "%s, %s) on conflict (name) do nothing returning pg_notify(%s, '') is null",
-            (
-                check_run_id(one.run_id),
-                os.urandom(16),
-                one.not_before_ns / 1e9,
-                one.agent,
-                one.priority,
-                one.limit_key,
-                bytes(task),
-                self.engine.connections.schema,
-            ),
-        )
-        if rows:
-            return True
-        before = self.submission(one.run_id)
-        if before is not None and (before.agent, pack(before.task, "task")) != (one.agent, task):
-            raise TaskMismatchError(one.run_id, before.task, one.task)
-        return False
-
-    def submission(self, run_id: str) -> Submission | None:
-        """See ``RunQueue.submission``."""
-        rows = self.engine.rows(
-            "select task, agent, coalesce(extract(epoch from due_at), 0)::float8, priority, "
-            "limit_key from {s}.logs where name = %s and task is not null",
-            (check_run_id(run_id),),
-        )
-        if not rows:
-            return None
-        task, agent, due, priority, limit_key = rows[0]
-        return Submission(run_id, unpack(task), agent, int(due * 1e9), priority, limit_key)
-
     def find(
         self,
         *,
@@ -265,17 +225,16 @@ class PostgresStore(RemoteStore):
         """See ``RunQueue.find``."""
         statement, values = _FIND, [after]  # type: str, list[Any]
         if states:
-            kept = set(states)
-            wanted = kept | ({"running"} if "interrupted" in kept else set())
-            statement += " and l.state = any(%s::text[])"
-            values.append(sorted(wanted))
+            stored = {"running" if one == "interrupted" else one for one in states}
+            held = "or l.held" if "running" in states else ""
+            statement += f" and (l.state = any(%s::text[]) {held}) and l.shown = any(%s::text[])"
+            values += [sorted(stored), sorted(states)]
         if agents is not None:
             statement += " and l.agent = any(%s::text[])"
             values.append(sorted(agents))
         statement += _DUE if due else " order by l.name limit %s"
         rows = self.engine.rows(statement, [*values, limit])
-        found = [_entry(row) for row in rows]
-        return [one for one in found if not states or one.state in states]
+        return [_entry(row) for row in rows]
 
 
 _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()

@@ -1,0 +1,57 @@
+"""Encodes the record of a run that is handed in, for a worker to begin it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from recovery.values.pack import pack, pack_map, unpack
+
+if TYPE_CHECKING:
+    from eventlog import LogRecords, Packed
+
+SUBMITTED = "submitted"  # the first record of a run's log, before an agent has begun the run
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A run that a process is asked to begin.
+
+    ``task``: as of ``run_with_recovery``. ``agent``: the name of the agent that executes it.
+    ``not_before_ns``: no process begins it before then (ns since 1970, by the store's clock; 0:
+    now). ``priority``: a higher one goes first. ``limit_key``: workers bound how many runs of one
+    key are executed at once ("": no bound).
+    """
+
+    run_id: str
+    task: Any
+    agent: str = ""
+    not_before_ns: int = 0
+    priority: int = 0
+    limit_key: str = ""
+
+    @property
+    def queued(self) -> dict[str, Any] | None:
+        """What stays with the run after it has begun; None if all of it is as by default."""
+        kept = {"agent": self.agent, "priority": self.priority, "limit_key": self.limit_key}
+        return {name: value for name, value in kept.items() if value} or None
+
+    def is_same(self, other: Submission) -> bool:
+        """Whether both ask for the same work."""
+        tasks = {bytes(pack(one.task, "task")) for one in (self, other)}
+        return len(tasks) == 1 and self.agent == other.agent
+
+    def packed(self) -> Packed:
+        """The body of the record."""
+        names = ("task", "agent", "not_before_ns", "priority", "limit_key")
+        return pack_map({name: pack(getattr(self, name), name) for name in names})
+
+
+def submission_of(log: LogRecords, run_id: str) -> Submission | None:
+    """The submission in a run's log; None if there is none."""
+    if log.oldest_lsn > 1:
+        return None
+    record = log.fetch({1}).get(1)
+    if record is None or record.kind != SUBMITTED:
+        return None
+    return Submission(run_id, **unpack(record.packed))

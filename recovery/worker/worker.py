@@ -1,0 +1,369 @@
+"""Executes due runs of a store: begins submitted ones, resumes those whose process is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from eventlog import LogError, LogLockedError
+from recovery.agent.checkpoint_store import CheckpointStore
+from recovery.agent.recoverable import RecoverableAgent
+from recovery.agent.stop_signals import handled
+from recovery.agent_code.agent_name import agent_name
+from recovery.declare.spec import function_name
+from recovery.engine.resuming import RECORDED
+from recovery.errors import (
+    InDoubtError,
+    ParkedError,
+    RunCancelledError,
+    RunFailedError,
+    RunUndoneError,
+    StoppedError,
+)
+from recovery.inspect.status import CRASHES_MIN, status
+from recovery.option_checks import check_count, check_seconds
+from recovery.stores.protocol import RunEntry, RunQueue
+from recovery.text import count, quoted
+from recovery.worker.admission import Admission, Limits, NotNowError
+from recovery.worker.listing_queue import queue_of
+
+_logger = logging.getLogger("recovery")
+
+PARK_AFTER_S = 5.0  # a run that only waits frees its place
+LOOK_MAX_S = 60.0  # between two looks at the queue, where nothing wakes the worker
+RETRY_MIN_S, RETRY_MAX_S = 1.0, 300.0  # before a run whose agent raised an error is resumed again
+CHOSEN_MAX = 1000  # due runs that one look reads
+ENDED = (RunFailedError, RunCancelledError, RunUndoneError)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """What a worker does, and has done since it began.
+
+    ``running``: the runs that it executes now. ``ended``: how many executions ended in which way,
+    by agent and outcome: "finished", "failed" (an end without a result), "parked", "in doubt",
+    "stopped", "error" (the agent raised). ``quarantined``: the runs that it leaves to a person,
+    each with the reason. ``looked_s``: seconds since it last read the queue. ``due``: the runs that
+    it found there. ``store_errors``: how often the store could not be read.
+    """
+
+    running: tuple[str, ...] = ()
+    ended: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+    looked_s: float = 0.0
+    due: int = 0
+    store_errors: int = 0
+
+
+class Worker:
+    """Executes the runs of some agents that are due, until it is stopped.
+
+    It begins submitted runs and resumes runs whose process died, whose wait is over, or that were
+    sent what they wait for. Any number of workers, on any number of machines, may share a store:
+    only one executes a run. Each run is executed with all guarantees of ``RecoverableAgent``.
+
+    Args:
+        agents: The agents by name: a dict of RecoverableAgents or agent functions, a list of them,
+            or a single one. A list gives each the name of its function. A worker executes no runs
+            of other agents.
+        store: The store of the runs: a CheckpointStore, a path or a URL. None (the default): that
+            of the RecoverableAgents.
+        concurrency: How many runs this worker executes at once (10). Async agents share an event
+            loop, plain ones have a thread each.
+        per_agent: How many runs of one agent all workers execute at once: a number, or a dict by
+            agent. None: no limit.
+        per_key: How many runs of one ``limit_key`` all workers execute at once. None: no limit.
+        max_crashes: A run that died so often in a row at one place, or whose agent raised the same
+            error there so often, is quarantined (3): workers leave it alone until it has changed.
+            ``recovery show`` has the evidence.
+        retry_quarantined: Resume such runs once more, when this worker first sees them (False).
+            For the first worker of a mended version.
+        park_after_s: For agents without ``park_after_s``: a run that has only waited for so many
+            seconds parks and frees its place (5).
+        grace_s: How long ``stop`` waits for side effects in flight to end (30).
+    """
+
+    def __init__(  # noqa: PLR0913 - options, by name
+        self,
+        agents: Any,
+        store: CheckpointStore | str | os.PathLike[str] | None = None,
+        *,
+        concurrency: int = 10,
+        per_agent: int | Mapping[str, int] | None = None,
+        per_key: int | None = None,
+        max_crashes: int = CRASHES_MIN,
+        retry_quarantined: bool = False,
+        park_after_s: float = PARK_AFTER_S,
+        grace_s: float = 30.0,
+    ) -> None:
+        check_count("concurrency", concurrency)
+        check_count("max_crashes", max_crashes)
+        check_seconds("park_after_s", park_after_s, above=False)
+        check_seconds("grace_s", grace_s, above=False)
+        self.agents = agents_by_name(agents, store)
+        self.store = next(iter(self.agents.values())).store
+        for agent in self.agents.values():
+            if agent.settings.park_after_s is None:
+                agent.settings = replace(agent.settings, park_after_s=park_after_s)
+        self.concurrency, self.grace_s = concurrency, grace_s
+        self.max_crashes, self._retries = max_crashes, retry_quarantined
+        self._queue: RunQueue = queue_of(self.store)
+        # A run that a program began itself has the name of the agent's function.
+        named = {agent_name(agent.agent_fn) or name: name for name, agent in self.agents.items()}
+        self._names = named | {name: name for name in self.agents}
+        self._admission = Admission(self._queue, Limits(per_agent, per_key, self._names))
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._ended: Counter[tuple[str, str]] = Counter()
+        self._quarantined: dict[str, tuple[int, str]] = {}
+        self._seen: set[str] = set()  # quarantined runs that were tried again
+        self._pauses: dict[str, tuple[float, float]] = {}  # until when, and how long
+        self._looked = time.monotonic()
+        self._due = self._store_errors = 0
+        self._stopping = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed: asyncio.Event | None = None
+
+    @property
+    def stats(self) -> WorkerStats:
+        """What the worker does now. Any thread may ask."""
+        return WorkerStats(
+            tuple(self._running),
+            dict(self._ended),
+            {run_id: why for run_id, (_, why) in list(self._quarantined.items())},
+            time.monotonic() - self._looked,
+            self._due,
+            self._store_errors,
+        )
+
+    def stop(self, why: str = "its worker was stopped") -> None:
+        """Stop at once: no run is begun any more, and runs stop at their next safe point. Other
+        workers can resume them immediately. Any thread, or a signal handler, may call it."""
+        self._stopping.set()
+        for agent in self.agents.values():
+            agent.stop(why)
+        self._wake()
+
+    def run_sync(self, stop_on: Iterable[signal.Signals] = (), *, until_idle: bool = False) -> None:
+        """``run`` without an event loop. The first of the signals ``stop_on`` stops it, a second
+        one has its former effect."""
+        with handled(tuple(stop_on), self.stop):
+            asyncio.run(self.run(until_idle=until_idle))
+
+    async def run(self, *, until_idle: bool = False) -> None:
+        """Execute due runs until ``stop``.
+
+        ``until_idle``: return when no run is being executed or due, except for quarantined ones
+        (False): for tests and cron jobs. A store that cannot be read is tried again.
+        """
+        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
+        # Each plain agent waits in a thread, and so does each commit.
+        self._loop.set_default_executor(ThreadPoolExecutor(2 * self.concurrency + 8))
+        _logger.info(
+            "worker on %s (pid %d): agents %s, %s at once",
+            socket.gethostname(),
+            os.getpid(),
+            ", ".join(self.agents),
+            count(self.concurrency, "run"),
+        )
+        threading.Thread(target=self._watch, name="recovery-worker-watch", daemon=True).start()
+        try:
+            while not self._stopping.is_set():
+                self._changed.clear()
+                is_idle = not self._running  # before the look: what ends meanwhile may be due again
+                if not await self._look() and is_idle and until_idle:
+                    return
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), self._pause_s())
+        finally:
+            self._stopping.set()
+            await self._drain()
+
+    # -- the queue
+
+    def _watch(self) -> None:
+        """Wakes the worker when the store says that runs may have become due."""
+        while not self._stopping.is_set():
+            try:
+                changed = self._queue.wait(LOOK_MAX_S)
+            except Exception:  # the look itself reports it
+                changed = False
+                time.sleep(1)
+            if changed:
+                self._wake()
+
+    def _wake(self) -> None:
+        loop, changed = self._loop, self._changed
+        if loop is not None and changed is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(changed.set)
+
+    def _pause_s(self) -> float:
+        """Until the next look: a run whose agent raised may be due before the queue says so."""
+        now = time.monotonic()
+        return min([LOOK_MAX_S, *(until - now for until, _ in self._pauses.values())])
+
+    async def _look(self) -> int:
+        """Begin what is due, as far as there is room; how many due runs it does not leave alone."""
+        room = self.concurrency - len(self._running)
+        if room <= 0:
+            return 1
+        try:
+            due = await asyncio.to_thread(
+                self._queue.find, due=True, agents=tuple(self._names), limit=CHOSEN_MAX
+            )
+            full = await asyncio.to_thread(self._admission.full)
+        except (LogError, OSError) as exc:
+            self._store_errors += 1
+            _logger.warning("worker: the store could not be read: %s", quoted(str(exc)))
+            return 1
+        self._looked, self._due = time.monotonic(), len(due)
+        self._forget(due)
+        begun = 0
+        for found in due:
+            if begun == room or self._stopping.is_set():
+                break
+            entry = replace(found, agent=self._names[found.agent])
+            if self._is_put_off(entry) or full.has(entry):
+                continue
+            full.add(entry)
+            self._start(entry)
+            begun += 1
+        return sum(entry.run_id not in self._quarantined for entry in due)
+
+    def _forget(self, due: list[RunEntry]) -> None:
+        """Drop what is known of runs that are not due any more."""
+        if len(due) < CHOSEN_MAX:
+            left = {entry.run_id for entry in due}
+            for known in (self._quarantined, self._pauses):
+                for run_id in [one for one in known if one not in left | self._running.keys()]:
+                    del known[run_id]
+
+    def _is_put_off(self, entry: RunEntry) -> bool:
+        if entry.run_id in self._running:
+            return True
+        until, _ = self._pauses.get(entry.run_id, (0.0, 0.0))
+        lsn, _ = self._quarantined.get(entry.run_id, (-1, ""))
+        return until > time.monotonic() or lsn == entry.last_lsn
+
+    # -- one run
+
+    def _start(self, entry: RunEntry) -> None:
+        task = asyncio.create_task(self._execute(entry), name=f"run {entry.run_id}")
+        self._running[entry.run_id] = task
+        task.add_done_callback(lambda _: self._over(entry))
+
+    def _over(self, entry: RunEntry) -> None:
+        del self._running[entry.run_id]
+        self._wake()
+
+    async def _execute(self, entry: RunEntry) -> None:
+        run_id, agent = entry.run_id, self.agents[entry.agent]
+        if await self._quarantine(entry):
+            return
+        outcome = "error"
+        try:
+            await agent.run_session(RECORDED, self._admission.session(entry))
+            outcome = "finished"
+        except (LogLockedError, NotNowError) as exc:  # another worker has it, or its place
+            self._put_off(run_id, random.uniform(0.05, 0.5))
+            _logger.debug("run %s: %s", run_id, exc)
+            return
+        except StoppedError:
+            outcome = "stopped"
+        except InDoubtError as exc:
+            outcome = "in doubt"
+            _logger.warning("run %s: %s", run_id, quoted(str(exc)))
+        except ParkedError as exc:
+            outcome = "parked"
+            _logger.info("run %s: %s", run_id, quoted(str(exc)))
+        except ENDED as exc:
+            outcome = "failed"
+            _logger.warning("run %s: %s", run_id, quoted(str(exc)))
+        except Exception as exc:
+            _, before_s = self._pauses.get(run_id, (0.0, RETRY_MIN_S / 2))
+            self._put_off(run_id, min(2 * before_s, RETRY_MAX_S))
+            _logger.warning(
+                "run %s: %s: %s", run_id, type(exc).__name__, quoted(str(exc)), exc_info=exc
+            )
+        finally:
+            self._ended[entry.agent, outcome] += 1
+        if outcome != "error":
+            self._pauses.pop(run_id, None)
+
+    def _put_off(self, run_id: str, pause_s: float) -> None:
+        self._pauses[run_id] = (time.monotonic() + pause_s, max(pause_s, RETRY_MIN_S / 2))
+
+    async def _quarantine(self, entry: RunEntry) -> bool:
+        """Whether the run is left to a person: it gets no further by being resumed."""
+        if entry.state == "submitted":
+            return False
+        try:
+            found = await asyncio.to_thread(status, self.store, entry.run_id)
+        except Exception as exc:  # it says more when it is resumed
+            _logger.debug("run %s: no status: %r", entry.run_id, exc)
+            return False
+        why = found.stuck(self.max_crashes)
+        if not why:
+            return False
+        if self._retries and entry.run_id not in self._seen:
+            self._seen.add(entry.run_id)
+            _logger.info("run %s is resumed once more: %s", entry.run_id, quoted(why))
+            return False
+        self._quarantined[entry.run_id] = (entry.last_lsn, why)
+        _logger.error(
+            "run %s is left alone: %s. See `recovery show %s`; resume it with `recovery resume`, "
+            "or by a worker with --retry-quarantined",
+            entry.run_id,
+            quoted(why),
+            entry.run_id,
+        )
+        return True
+
+    async def _drain(self) -> None:
+        """Wait until the runs have stopped. Those that do not in time end with the process."""
+        if self._running:
+            await asyncio.wait(self._running.values(), timeout=self.grace_s)
+        for task in self._running.values():
+            task.cancel()
+
+
+def agents_by_name(
+    agents: Any, store: CheckpointStore | str | os.PathLike[str] | None
+) -> dict[str, RecoverableAgent[Any]]:
+    """The agents of a worker by name, all with one store; TypeError, ValueError if that is
+    impossible."""
+    if not isinstance(agents, Mapping):
+        several = agents if isinstance(agents, list | tuple) else [agents]
+        functions = [one.agent_fn if isinstance(one, RecoverableAgent) else one for one in several]
+        names = [function_name(one) for one in functions]
+        if len({*names}) != len(names):
+            raise ValueError(f"two agents have one name ({', '.join(names)}): give a dict of them")
+        agents = dict(zip(names, several, strict=True))
+    if not agents:
+        raise ValueError("a worker needs an agent")
+    stores = [one.store for one in agents.values() if isinstance(one, RecoverableAgent)]
+    shared = stores[0] if store is None and stores else store
+    if not isinstance(shared, CheckpointStore):
+        if shared is None:
+            raise ValueError("say where the runs are: store=, or RecoverableAgents with a store")
+        shared = CheckpointStore(shared)
+    found: dict[str, RecoverableAgent[Any]] = {}
+    for name, one in agents.items():
+        made = one if isinstance(one, RecoverableAgent) else RecoverableAgent(one, shared)
+        if store is None and made.store is not shared:
+            raise ValueError("the agents have different stores: give store=")
+        made.store = shared
+        found[name] = made
+    return found

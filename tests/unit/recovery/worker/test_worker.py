@@ -1,0 +1,312 @@
+"""Workers begin submitted runs, and resume those that nobody executes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+
+from recovery import CheckpointStore, Run, SyncRun, current_call, tool
+from recovery.errors import TaskMismatchError
+from recovery.worker import Worker
+from recovery.worker.health import serve
+from tests.support.postgres import Server
+
+paid: Counter[str] = Counter()  # by idempotency key
+
+
+@tool
+def pay(cents: int) -> int:
+    call = current_call()
+    assert call is not None
+    paid[call.idempotency_key] += 1
+    return cents
+
+
+async def shop(run: Run) -> int:
+    total = 0
+    async for step in run.steps():
+        run.state["total"] = total = run.state.get("total", 0) + await run.call(pay, run.task)
+        if step == 2:
+            break
+    return total
+
+
+@pytest.fixture(autouse=True)
+def no_effects() -> Iterator[None]:
+    paid.clear()
+    yield
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["memory", "file", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
+    if request.param == "memory":
+        yield CheckpointStore()
+    elif request.param == "file":
+        yield CheckpointStore(tmp_path / "runs")
+    else:
+        yield CheckpointStore(request.getfixturevalue("server").url())
+
+
+def work(store: CheckpointStore, agents: Any, **options: Any) -> Worker:
+    worker = Worker(agents, store, **options)
+    worker.run_sync(until_idle=True)
+    return worker
+
+
+def states(store: CheckpointStore) -> dict[str, str]:
+    return {one.run_id: one.state for one in store.runs()}
+
+
+# -- submitting
+
+
+def test_submitted_runs_are_executed_once(store: CheckpointStore) -> None:
+    handles = [store.submit("shop", i, f"run_{i}") for i in range(5)]
+    assert {one.status().state for one in handles} == {"submitted"}
+    assert handles[3].status().task == 3
+    worker = work(store, shop)
+    assert states(store) == {f"run_{i}": "finished" for i in range(5)}
+    assert worker.stats.ended == {("shop", "finished"): 5}
+    assert paid.total() == 10 and set(paid.values()) == {1}
+    work(store, shop)
+    assert paid.total() == 10
+    assert asyncio.run(handles[4].result()) == 8
+
+
+def test_a_run_can_be_submitted_again_only_as_it_was(store: CheckpointStore) -> None:
+    for _ in range(2):
+        store.submit("shop", {"to": "Ann"}, "run")
+    for agent, task in (("shop", {"to": "Bob"}), ("other", {"to": "Ann"})):
+        with pytest.raises(TaskMismatchError):
+            store.submit(agent, task, "run")
+    assert states(store) == {"run": "submitted"}
+
+
+def test_what_was_submitted_begins_with_that_task_only(store: CheckpointStore) -> None:
+    from recovery import RecoverableAgent
+
+    store.submit("shop", 7, "run")
+    agent = RecoverableAgent(shop, store)
+    with pytest.raises(TaskMismatchError):
+        asyncio.run(agent.run_with_recovery(8, "run"))
+    assert not paid
+    assert asyncio.run(agent.run_with_recovery(7, "run"))["result"] == 14
+
+
+def test_a_removed_run_is_not_begun_again(store: CheckpointStore) -> None:
+    store.submit("shop", 1, "run")
+    work(store, shop)
+    store.gc(older_than_s=0)
+    work(store, shop)
+    assert states(store) == {} and paid.total() == 2
+    store.submit("shop", 1, "run")
+    assert states(store) == {"run": "submitted"}
+
+
+def test_the_most_urgent_runs_go_first_and_none_too_early(store: CheckpointStore) -> None:
+    order: list[int] = []
+
+    def plain(run: SyncRun) -> None:
+        order.append(run.task)
+
+    for priority in (1, 3, 2):
+        store.submit("plain", priority, priority=priority)
+    late = store.submit("plain", 9, priority=9, delay_s=0.8)
+    submitted = time.time()
+    worker = Worker(plain, store, concurrency=1)
+    thread = threading.Thread(target=worker.run_sync)
+    thread.start()
+    while late.status().state != "finished":
+        time.sleep(0.02)
+    worker.stop()
+    thread.join()
+    assert order == [3, 2, 1, 9] and late.status().started >= submitted + 0.7
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"agent": ""}, "agent is a text"),
+        ({"limit_key": "k" * 201}, "limit_key is a text"),
+        ({"delay_s": -1}, "delay_s is a number"),
+        ({"priority": 2**40}, "priority is a whole number"),
+        ({"run_id": "a/b"}, "run_id"),
+        ({"task": object()}, "task"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_written(words: dict[str, Any], said: str) -> None:
+    store = CheckpointStore()
+    with pytest.raises((ValueError, TypeError), match=said):
+        store.submit(**{"agent": "shop", "task": 1, **words})
+    assert states(store) == {}
+
+
+# -- limits
+
+
+def test_two_workers_together_exceed_no_limit(store: CheckpointStore) -> None:
+    at_work: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def plain(run: SyncRun) -> None:
+        with lock:
+            for what in ("all", run.task):
+                at_work[what] += 1
+                most[what] = max(most[what], at_work[what])
+        time.sleep(0.03)
+        with lock:
+            at_work.subtract(("all", run.task))
+
+    for i in range(12):
+        store.submit("plain", "ab"[i % 2], limit_key="ab"[i % 2])
+    workers = [Worker(plain, store, per_agent=3, per_key=2) for _ in range(2)]
+    threads = [threading.Thread(target=one.run_sync) for one in workers]
+    for thread in threads:
+        thread.start()
+    while set(states(store).values()) != {"finished"}:
+        time.sleep(0.02)
+    for one, thread in zip(workers, threads, strict=True):
+        one.stop()
+        thread.join()
+    assert most["a"] <= 2 and most["b"] <= 2 and most["all"] <= 3
+    assert sum(one.stats.ended["plain", "finished"] for one in workers) == 12
+
+
+# -- stopping, waiting, quarantine
+
+
+def test_a_stopped_worker_hands_its_runs_over(store: CheckpointStore) -> None:
+    begun = threading.Event()
+
+    async def slow(run: Run) -> str:
+        await run.call(pay, 1)
+        begun.set()
+        await run.sleep(0.2)
+        return "done"
+
+    store.submit("slow", None, "run")
+    first = Worker(slow, store, park_after_s=60)
+    thread = threading.Thread(target=first.run_sync)
+    thread.start()
+    assert begun.wait(10)
+    first.stop()
+    thread.join()
+    assert first.stats.ended == {("slow", "stopped"): 1}
+    time.sleep(0.2)
+    work(store, slow)
+    assert states(store) == {"run": "finished"} and set(paid.values()) == {1}
+
+
+def test_a_run_that_waits_frees_its_place(store: CheckpointStore) -> None:
+    def waits(run: SyncRun) -> Any:
+        return run.wait_for("paid")
+
+    handles = [store.submit("waits", None, name) for name in ("one", "other")]
+    worker = Worker(waits, store, concurrency=1, park_after_s=0)
+    worker.run_sync(until_idle=True)
+    assert worker.stats.ended == {("waits", "parked"): 2}
+    handles[1].signal("paid", 5)
+    work(store, waits, park_after_s=0)
+    assert [one.status().state for one in handles] == ["waiting", "finished"]
+
+
+def test_a_run_that_fails_at_one_place_again_and_again_is_left_alone(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recovery.worker.worker.RETRY_MIN_S", 0.02)
+    executed = Counter[str]()
+
+    def broken(run: SyncRun) -> int:
+        executed["broken"] += 1
+        run.call(pay, 1)
+        return len(run.task)
+
+    store.submit("broken", 5, "run")
+    store.submit("shop", 5, "sound")
+    worker = work(store, [broken, shop])
+    assert executed["broken"] == 3
+    (why,) = worker.stats.quarantined.values()
+    assert "TypeError" in why and "3 times in a row" in why
+    assert store.run("run").status().needs_person == why
+    work(store, [broken, shop])
+    assert executed["broken"] == 3
+
+    def mended(run: SyncRun) -> int:
+        return int(run.call(pay, 1)) + int(run.task)
+
+    assert work(store, {"broken": mended}).stats.quarantined.keys() == {"run"}
+    work(store, {"broken": mended}, retry_quarantined=True)
+    assert states(store) == {"run": "finished", "sound": "finished"}
+    assert set(paid.values()) == {1}
+
+
+def test_workers_leave_the_runs_of_other_agents_alone(store: CheckpointStore) -> None:
+    store.submit("other", 1, "run")
+    work(store, shop)
+    assert states(store) == {"run": "submitted"}
+
+
+def test_impossible_workers_are_refused() -> None:
+    store = CheckpointStore()
+    for agents, options, said in (
+        ([shop, shop], {}, "one name"),
+        ({}, {}, "needs an agent"),
+        (shop, {"per_agent": {"shpo": 1}}, "names 'shpo'"),
+        (shop, {"concurrency": 0}, "concurrency"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Worker(agents, store, **options)
+    with pytest.raises(ValueError, match="where the runs are"):
+        Worker(shop)
+
+
+# -- health
+
+
+def test_health_and_metrics(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "runs")
+    store.submit("shop", 1, "run")
+    worker = work(store, shop)
+    server = serve(worker, "127.0.0.1", 0)
+    base = f"http://127.0.0.1:{server.server_port}"
+
+    def got(path: str) -> str:
+        with urllib.request.urlopen(base + path, timeout=10) as answer:
+            return str(answer.read().decode())
+
+    try:
+        assert json.loads(got("/healthz")) == {
+            "ok": True,
+            "due": 0,
+            "running": [],
+            "quarantined": {},
+        }
+        metrics = got("/metrics")
+        assert 'eventlog_worker_runs_total{agent="shop",outcome="finished"} 1.0' in metrics
+        assert "eventlog_worker_quarantined 0.0" in metrics
+        worker._looked -= 1000
+        with pytest.raises(HTTPError, match="503"):
+            got("/healthz")
+        with pytest.raises(HTTPError, match="404"):
+            got("/")
+    finally:
+        server.shutdown()
+        server.server_close()
