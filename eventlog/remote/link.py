@@ -191,9 +191,7 @@ class Link:
             for one in batches:
                 one.refuse(exc)
         else:
-            refused = self._settle(batches, accepted)
-            for one in refused:
-                one.refuse(one.fenced(self._head_of(one)))
+            self._find_out(self._settle(batches, accepted))
 
     def _settle(
         self, batches: dict[RemoteAppender, Batch], accepted: set[int]
@@ -216,22 +214,27 @@ class Link:
             return None
         return found.head if found else None
 
-    def _find_out(self, batches: dict[RemoteAppender, Batch], why: BaseException) -> None:
-        """Find out which batches are on the server, and send the others again."""
+    def _find_out(
+        self, batches: dict[RemoteAppender, Batch], why: BaseException | None = None
+    ) -> None:
+        """Find out why batches were refused, or, after a lost connection (``why``), which are on
+        the server; send those again that can be."""
         began, pause_s = time.monotonic(), RETRY_MIN_S
         while batches:
-            if time.monotonic() - began > self.patience_s:
+            if why is not None and time.monotonic() - began > self.patience_s:
                 for one in batches:
                     one.refuse(UnreachableError(self.engine.address, self.patience_s, why))
                 return
-            time.sleep(pause_s * random.uniform(0.5, 1))
-            pause_s = min(2 * pause_s, RETRY_MAX_S)
+            if why is not None:
+                time.sleep(pause_s * random.uniform(0.5, 1))
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
             try:
                 found = self.engine.resolve(list(batches.values()))
                 missing = self._sorted_out(batches, found)
                 if missing:
                     accepted = self.engine.append(list(missing.values()), self.lease_s)
                     # The first statement may have been executed only now: then look again.
+                    why = why or LostConnectionError("the log changes under its owner")
                     missing = self._settle(missing, accepted)
                 batches = missing
             except LostConnectionError as exc:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from eventlog import ReadableLog
 from eventlog.encryption import Encryption
@@ -31,7 +31,8 @@ def split_run(url: str) -> tuple[str, str]:
     """
     parts = urlsplit(url)
     database, _, name = parts.path.strip("/").partition("/")
-    return urlunsplit(parts._replace(path=f"/{database}")), name
+    query = parts.query and f"?{parts.query}"
+    return f"{parts.scheme}://{parts.netloc}/{database}{query}", name
 
 
 def without_password(url: str) -> str:
@@ -39,8 +40,8 @@ def without_password(url: str) -> str:
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     query = [one for one in parts.query.split("&") if not one.startswith(("password=", "sslpass"))]
-    shown = parts._replace(netloc=user.partition(":")[0] + at + host, query="&".join(query))
-    return urlunsplit(shown)
+    rest = parts.path + "?" * bool(query) + "&".join(query)
+    return f"{parts.scheme}://{user.partition(':')[0]}{at}{host}{rest}"
 
 
 def log_at(url: str, name: str, encryption: Encryption | None) -> ReadableLog:

@@ -111,6 +111,14 @@ class KeepsRemains(Protocol):
         """The names of the places in which repairs have left backups."""
 
 
+@runtime_checkable
+class DescribesServer(Protocol):
+    """A store that says how its server is set up."""
+
+    def describe(self) -> list[tuple[str, str, str]]:
+        """What a person should know: name, text, and what to do about it ("": it is well)."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogBytes:
     """A log as the bytes of its segments, by number, and where it ends."""

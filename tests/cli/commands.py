@@ -124,6 +124,7 @@ HOW: dict[str, How] = {
     "recovery submit": How(elsewhere=True),
     "recovery debug": How(elsewhere=True),  # test_debug.py
     "recovery doctor": How(elsewhere=True),
+    "recovery copy": How(elsewhere=True),  # test_copy.py
     "recovery export": How(elsewhere=True),  # test_redacted_export.py
     "recovery gc": How(
         "--store . --older-than 1h --dry-run",

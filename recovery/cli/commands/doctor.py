@@ -11,8 +11,9 @@ from rich.text import Text
 
 from recovery.cli.doctor_checks import examine
 from recovery.cli.doctor_disk import Check, Level
+from recovery.cli.doctor_server import examine_server
 from recovery.cli.exit_codes import FOUND, OK
-from recovery.cli.store_options import AsJson, KeyFile, StoreOption, file_store
+from recovery.cli.store_options import AsJson, KeyFile, StoreOption, file_store, open_store, url_in
 from recovery.cli.terminal import ends_politely, output, say, show_json
 from recovery.text import count, printable, size
 
@@ -41,7 +42,11 @@ def command(store: StoreOption = None, key_file: KeyFile = None, as_json: AsJson
     with ends_politely():
         levels: Counter[Level] = Counter()
         checks = []
-        for check in examine(file_store(store, key_file, reading=True), size):
+        if url_in(store) is not None:
+            found = examine_server(open_store(store, key_file, reading=True).backend)
+        else:
+            found = examine(file_store(store, key_file, reading=True), size)
+        for check in found:
             levels[check.level] += 1
             if as_json:
                 checks.append(asdict(check))

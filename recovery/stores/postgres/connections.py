@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
 
@@ -50,9 +50,10 @@ def split_url(url: str) -> tuple[str, str, str]:
         shown["schema"] = schema
     user, at, host = parts.netloc.rpartition("@")
     user = user.partition(":")[0]
-    query, asked = urlencode(shown, quote_via=quote), urlencode(options, quote_via=quote)
-    address = urlunsplit(("postgresql", user + at + host, parts.path.rstrip("/"), query, ""))
-    return urlunsplit(("postgresql", parts.netloc, parts.path, asked, "")), address, schema
+    query, asked = (urlencode(one, quote_via=quote, safe="/") for one in (shown, options))
+    address = f"postgresql://{user}{at}{host}{parts.path.rstrip('/')}{query and '?'}{query}"
+    driven = f"postgresql://{parts.netloc}{parts.path}{asked and '?'}{asked}"
+    return driven, address, schema
 
 
 class _Connection(psycopg.Connection[Any]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 import weakref
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -210,6 +211,22 @@ class PostgresStore(RemoteStore):
             ) from None
         except LostConnectionError as exc:
             raise UnreachableError(self.address, 0, exc) from exc
+
+    def describe(self) -> list[tuple[str, str, str]]:
+        """See DescribesServer."""
+        ((version, standbys, bits),) = self.engine.rows(
+            "select current_setting('server_version'), "
+            "current_setting('synchronous_standby_names'), current_setting('data_checksums')"
+        )
+        began = time.perf_counter()
+        self.engine.rows("select 1")
+        took_ms = (time.perf_counter() - began) * 1000
+        no_standby = "A failover may lose the newest records: set synchronous_standby_names."
+        return [
+            ("server", f"PostgreSQL {version}; page checksums {bits}", ""),
+            ("standby", standbys or "no synchronous standby", "" if standbys else no_standby),
+            ("round trip", f"{took_ms:.1f} ms", ""),
+        ]
 
     # -- RunQueue
 

@@ -1,0 +1,87 @@
+"""``recovery copy``: between directories here, with a server in tests/conformance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery import CheckpointStore, RecoverableAgent, tool
+from recovery.cli.app import run
+from recovery.cli.exit_codes import FOUND, NO_INPUT, OK, USAGE
+
+
+@tool
+def pay(step: int) -> int:
+    return step
+
+
+def agent(run: Any) -> int:
+    return sum(run.call(pay, step) for step in range(5))
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> tuple[Path, Path]:
+    store = CheckpointStore(tmp_path / "from")
+    for run_id in ("a", "b"):
+        RecoverableAgent(agent, store).run_with_recovery_sync("task", run_id)
+    uid = store.run("a").status().uid
+    store.backend.post("a", "signal", {"uid": uid, "name": "go", "value": 1, "who": ""})
+    return tmp_path / "from", tmp_path / "to"
+
+
+def segments(run_path: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(run_path)): path.read_bytes() for path in run_path.rglob("*.seg")}
+
+
+def test_a_copy_has_the_same_bytes(stores: tuple[Path, Path], capsys: Any) -> None:
+    source, target = stores
+    assert run(["copy", "a", "--from", str(source), "--to", str(target)]) == OK
+    assert segments(target / "a") == segments(source / "a") and len(segments(target / "a")) == 2
+    assert "copied 1 run" in capsys.readouterr().out
+    inbox = CheckpointStore(target).backend.inbox("a")
+    assert inbox is not None
+    with inbox:
+        assert [record.body["value"] for record in inbox.records()] == [1]
+    result = RecoverableAgent(agent, CheckpointStore(target)).run_with_recovery_sync("task", "a")
+    assert result["result"] == 10
+    assert run(["copy", "a", "b", "--from", str(source), "--to", str(target)]) == FOUND
+    assert "has a run 'a' already" in capsys.readouterr().err
+    assert (target / "b").is_dir(), "the others are copied"
+
+
+def test_all_runs_are_moved(stores: tuple[Path, Path]) -> None:
+    source, target = stores
+    before = segments(source)
+    assert run(["copy", "--all", "--move", "--from", str(source), "--to", str(target)]) == OK
+    assert segments(target) == before and not segments(source)
+
+
+def test_what_is_refused(stores: tuple[Path, Path], capsys: Any) -> None:
+    source, target = map(str, stores)
+    with CheckpointStore(source).claim("a"):
+        assert run(["copy", "a", "--from", source, "--to", target]) == FOUND
+    assert "is held by" in capsys.readouterr().err and not Path(target, "a").exists()
+    assert run(["copy", "--from", source, "--to", target]) == USAGE
+    assert run(["copy", "a", "--from", source, "--to", source]) == USAGE
+    assert run(["copy", "nope", "--from", source, "--to", target]) == FOUND
+    assert run(["copy", "a", "--from", target + "x", "--to", target]) == NO_INPUT
+
+
+def test_a_crash_leaves_no_run_and_gc_deletes_its_remains(
+    stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = map(str, stores)
+    store = CheckpointStore(target)
+
+    def dies(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(type(store.backend.files), "move", dies)  # type: ignore[attr-defined]
+    with pytest.raises(MemoryError):
+        run(["copy", "a", "--from", source, "--to", target])
+    monkeypatch.undo()
+    assert store.backend.run_ids() == [] and any(Path(target).iterdir())
+    store.gc()
+    assert not any(Path(target).iterdir())

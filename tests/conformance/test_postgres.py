@@ -1,0 +1,432 @@
+"""What is PostgreSQL's own: statements, servers that die or must be refused, poolers, commands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from eventlog import LogError
+from eventlog.errors import LostRecordsError, UnreachableError
+from recovery import CheckpointStore, RecoverableAgent, tool
+from recovery.cli.app import run as recovery
+from recovery.errors import RecoveryError
+from recovery.ops.copy_run import copy_run
+from recovery.stores import FileStore, Submission
+from recovery.stores.postgres import PostgresStore
+from recovery.stores.postgres.connections import Connections, split_url
+from tests.support.postgres import Server
+
+RUN = "run_001"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    one = Server()
+    yield one
+    one.remove()
+
+
+@pytest.fixture
+def url(server: Server) -> str:
+    return server.url()
+
+
+@tool
+async def pay(step: int) -> int:
+    PAID[step] += 1
+    await asyncio.sleep(0.02)
+    return step * 10
+
+
+PAID: Counter[int] = Counter()
+
+
+async def shop(run: Any) -> int:
+    async for step in run.steps():
+        run.messages.append(await run.call(pay, step))
+        if step == 12:
+            return sum(run.messages)
+    raise AssertionError
+
+
+# -- statements
+
+
+class Counting(Connections):
+    """Counts the statements, and runs each on a connection of its own, as a pooler may do."""
+
+    def __init__(self, url: str, patience_s: float) -> None:
+        super().__init__(url, patience_s)
+        self.count = 0
+
+    def run(self, act: Callable[[psycopg.Cursor[Any]], Any]) -> Any:
+        self.count += 1
+        try:
+            return super().run(act)
+        finally:
+            self._close_idle()
+
+
+def counted(url: str) -> tuple[PostgresStore, Counting]:
+    store = PostgresStore(url)
+    connections = Counting(url, 60)
+    store.engine.connections = connections
+    return store, connections
+
+
+def test_statements_are_few(url: str) -> None:
+    store, connections = counted(url)
+    log = store.claim(RUN)
+    connections.count = 0
+    for i in range(5):
+        log.append("value", i)
+        log.commit()
+    assert connections.count == 5, "one for each commit"
+    log.close()
+    connections.count = 0
+    log = store.claim(RUN)
+    assert store.inbox(RUN) is None and [one.body for one in log.records()] == [0, 1, 2, 3, 4]
+    assert connections.count <= 3, "to open a run, with its inbox and its history"
+    log.close()
+    connections.count = 0
+    CheckpointStore(store).run(RUN).status()
+    assert connections.count <= 3
+    connections.count = 0
+    assert len(store.find(states=["", "running"])) == 1 and connections.count == 1
+
+
+def test_a_waiting_run_asks_no_server(url: str) -> None:
+    async def waits(run: Any) -> Any:
+        return await run.wait_for("go")
+
+    async def main() -> None:
+        store, connections = counted(url)
+        agent = RecoverableAgent(waits, CheckpointStore(store), park_after_s=None)
+        task = asyncio.create_task(agent.run_with_recovery("task", RUN))
+        await asyncio.sleep(3)
+        assert store.find(states=["running"])
+        connections.count = 0
+        await asyncio.sleep(3)
+        assert connections.count == 0
+        await asyncio.to_thread(CheckpointStore(PostgresStore(url)).run(RUN).signal, "go", 7)
+        assert (await task)["result"] == 7
+
+    asyncio.run(main())
+
+
+def test_the_event_loop_makes_no_statement(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop_thread = threading.get_ident()
+    made: list[str] = []
+    run = Connections.run
+
+    def watched(self: Connections, act: Any) -> Any:
+        made.append("on the loop" if threading.get_ident() == loop_thread else "in a thread")
+        return run(self, act)
+
+    async def main() -> None:
+        agent = RecoverableAgent(shop, CheckpointStore(PostgresStore(url)), checkpoint_every_n=3)
+        runs = (agent.run_with_recovery("task", f"run_{i}") for i in range(5))
+        assert {one["result"] for one in await asyncio.gather(*runs)} == {780}
+        await agent.run_with_recovery("task", "alone")
+
+    monkeypatch.setattr(Connections, "run", watched)
+    asyncio.run(main())
+    assert set(made) == {"in a thread"}
+
+
+# -- the server dies
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_restart_under_live_runs_is_not_noticed_by_them(how: str) -> None:
+    server = Server()
+    PAID.clear()
+    try:
+        agent = RecoverableAgent(shop, CheckpointStore(PostgresStore(server.url())))
+
+        def restart() -> None:
+            time.sleep(0.3)
+            getattr(server, how)()
+            time.sleep(0.5)
+            server.start()
+
+        async def main() -> list[Any]:
+            runs = (agent.run_with_recovery("task", f"run_{i}") for i in range(6))
+            return await asyncio.gather(asyncio.to_thread(restart), *runs)
+
+        results = asyncio.run(main())[1:]
+        assert [one["result"] for one in results] == [780] * 6
+        assert all(one["recovery_count"] == 0 and not one["report"].in_doubt for one in results)
+        assert dict.fromkeys(range(1, 13), 6) == PAID
+    finally:
+        server.remove()
+
+
+def test_a_server_that_stays_away_ends_runs_with_an_error_of_ours() -> None:
+    server = Server()
+    try:
+        url = server.url()
+        store = PostgresStore(url, patience_s=0.5)
+
+        @tool(after_crash="retry")
+        async def look(step: int) -> int:
+            await asyncio.sleep(0.02)
+            return step * 10
+
+        async def agent(run: Any) -> int:
+            return sum([await run.call(look, step) for step in range(1, 13)])
+
+        made = RecoverableAgent(agent, CheckpointStore(store), max_recoveries=0)
+        threading.Timer(0.1, server.kill).start()
+        with pytest.raises(UnreachableError, match="resume the run"):
+            asyncio.run(made.run_with_recovery("task", RUN))
+        server.start()
+        again = RecoverableAgent(agent, CheckpointStore(PostgresStore(url)))
+        result = asyncio.run(again.run_with_recovery("task", RUN, takeover=True))
+        assert result["result"] == 780
+    finally:
+        server.remove()
+
+
+KILLED = """
+import asyncio, sys
+from recovery import CheckpointStore, RecoverableAgent, tool
+
+@tool(after_crash="retry")
+async def work(step):
+    print(step, flush=True)
+    await asyncio.sleep(0.03)
+    return step
+
+async def agent(run):
+    async for step in run.steps():
+        await run.call(work, step)
+        if step == 20:
+            return step
+
+made = RecoverableAgent(agent, CheckpointStore(sys.argv[1]), checkpoint_every_n=5)
+print(asyncio.run(made.run_with_recovery("task", "run_001"))["result"], "is the result")
+"""
+
+
+def test_a_killed_worker_is_resumed_at_once_on_its_machine(url: str) -> None:
+    """Its lease lasts for half a minute, but a process of this machine that is gone is dead."""
+    words = [sys.executable, "-c", KILLED, url]
+    last = 0
+    for kills in range(4):
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "result" in line:
+                assert line.startswith("20 ") and kills == 3
+                break
+            last = int(line)
+            if kills < 3 and last >= 5 * (kills + 1):
+                process.kill()
+                break
+        process.wait()
+        process.stdout.close()
+    assert last == 20
+    entry = PostgresStore(url).find()[0]
+    assert entry.state == "finished" and entry.owner is not None and not entry.owner.alive
+
+
+def test_records_that_the_server_has_lost_are_an_error(url: str) -> None:
+    """As after the promotion of a standby that was behind."""
+    log = PostgresStore(url).claim(RUN)
+    for i in range(3):
+        log.append("value", i)
+        log.commit()
+    base, _, schema = url.partition("?schema=")
+    with psycopg.connect(base) as connection:
+        connection.execute(f"update {schema}.logs set next_lsn = 2".encode())
+    log.append("value", 3)
+    with pytest.raises(LostRecordsError, match="2 records are lost"):
+        log.commit()
+    log.close()
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize("setting", ["fsync", "synchronous_commit"])
+def test_a_server_that_loses_what_it_acknowledges_is_refused(setting: str) -> None:
+    server = Server(**{setting: "off"})
+    try:
+        with pytest.raises(LogError, match=f"{setting}=off"):
+            PostgresStore(server.url()).run_ids()
+    finally:
+        server.remove()
+
+
+def test_a_role_without_durability_is_refused(server: Server, url: str) -> None:
+    with psycopg.connect(server.root, autocommit=True) as connection:
+        connection.execute("create role careless superuser login")
+        connection.execute("alter role careless set synchronous_commit = off")
+    with pytest.raises(LogError, match="synchronous_commit=off"):
+        PostgresStore(url.replace("postgres@", "careless@")).run_ids()
+
+
+def test_a_newer_schema_is_refused(url: str) -> None:
+    PostgresStore(url).claim(RUN).close()
+    base, _, schema = url.partition("?schema=")
+    with psycopg.connect(base) as connection:
+        connection.execute(f"update {schema}.version set version = 99".encode())
+    store = PostgresStore(url, patience_s=61)  # connections of its own
+    with pytest.raises(LogError, match="schema version 99"):
+        store.run_ids()
+
+
+def test_many_processes_make_the_schema_at_once(url: str) -> None:
+    words = [
+        sys.executable,
+        "-c",
+        "import sys; from recovery.stores.postgres import PostgresStore;"
+        "PostgresStore(sys.argv[1]).run_ids()",
+        url,
+    ]
+    made = [subprocess.Popen(words) for _ in range(4)]
+    assert [one.wait() for one in made] == [0] * 4
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:secret@h:1/d", "postgresql://u@h:1/d"),
+        ("postgres://u:secret@h/d?schema=own&password=secret", "postgresql://u@h/d?schema=own"),
+        ("postgresql:///d?host=/tmp&sslpassword=secret", "postgresql:///d?host=/tmp"),
+    ],
+)
+def test_passwords_are_not_shown(url: str, shown: str, capsys: Any) -> None:
+    assert split_url(url)[1] == shown
+    assert recovery(["runs", "--store", url.replace("h:1", "127.0.0.1:1")]) != 0
+    assert "secret" not in "".join(capsys.readouterr())
+
+
+# -- copies, and commands
+
+
+def test_a_run_comes_back_from_the_server_byte_for_byte(url: str, tmp_path: Path) -> None:
+    files, store = FileStore(tmp_path / "a"), PostgresStore(url)
+    asyncio.run(
+        RecoverableAgent(shop, CheckpointStore(files), checkpoint_every_n=4).run_with_recovery(
+            "task", RUN
+        )
+    )
+    files.post(RUN, "signal", {"uid": "u", "name": "go", "value": 1, "who": ""})
+    copy_run(files, store, RUN)
+    with pytest.raises(RecoveryError, match="already"):
+        copy_run(files, store, RUN)
+    assert [one.state for one in store.find()] == ["finished"] and not store.find(due=True)
+    assert store.post(RUN, "signal", {"uid": "u", "name": "go", "value": 2, "who": ""}) == 2
+    copy_run(store, FileStore(tmp_path / "b"), RUN)
+    first, second = tmp_path / "a" / RUN, tmp_path / "b" / RUN
+    for path in first.glob("*.seg"):
+        assert (second / path.name).read_bytes() == path.read_bytes()
+    result = asyncio.run(
+        RecoverableAgent(shop, CheckpointStore(tmp_path / "b")).run_with_recovery("task", RUN)
+    )
+    assert result["result"] == 780
+
+
+def test_a_run_goes_on_in_the_other_store(url: str, tmp_path: Path) -> None:
+    dies = [True]
+
+    @tool
+    def stop(step: int) -> int:
+        return step
+
+    def agent(run: Any) -> int:
+        for step in run.steps():
+            run.messages.append(run.call(stop, step))
+            if step == 5 and dies:
+                dies.clear()
+                raise ValueError
+            if step == 9:
+                return len(run.messages)
+        raise AssertionError
+
+    files = FileStore(tmp_path)
+    with pytest.raises(ValueError):
+        RecoverableAgent(agent, CheckpointStore(files), max_recoveries=0).run_with_recovery_sync(
+            "t", RUN
+        )
+    store = PostgresStore(url)
+    copy_run(files, store, RUN)
+    assert [one.run_id for one in store.find(due=True)] == [RUN]
+    result = RecoverableAgent(agent, CheckpointStore(url)).run_with_recovery_sync("t", RUN)
+    assert (result["result"], result["recovery_count"]) == (9, 1)
+
+
+def test_commands_take_urls(url: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from logdump.app import run as logdump
+
+    asyncio.run(RecoverableAgent(shop, CheckpointStore(url)).run_with_recovery("task", RUN))
+    base, _, query = url.partition("?")
+    log = f"{base}/{RUN}?{query}"
+    for command in ("status", "dump", "verify", "stats"):
+        assert logdump([command, log]) == 0, command
+    assert logdump(["verify", url]) == 0 and logdump(["dump", f"{base}/nope?{query}"]) == 66
+    monkeypatch.setenv("EVENTLOG_HOME", url)
+    assert logdump(["dump", RUN]) == 0
+    for words in (["runs"], ["show", RUN], ["status"], ["doctor"], ["rm", RUN, "--yes"]):
+        assert recovery(words) == 0, words
+    assert recovery(["show", RUN]) == 66
+    assert "Traceback" not in "".join(capsys.readouterr())
+
+
+# -- notifications
+
+
+def test_no_notification_is_sent_for_an_append(url: str) -> None:
+    store = PostgresStore(url)
+    log = store.claim(RUN)
+    channel = url.partition("?schema=")[2]
+    with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
+        connection.execute(f'listen "{channel}"'.encode())
+        for i in range(20):
+            log.append("value", i)
+            log.commit()
+        log.append("run_finished", {"result": None})
+        log.commit()
+        store.submit(Submission("x", 1))
+        notes = list(connection.notifies(timeout=2))
+    assert 1 <= len(notes) <= 3
+    log.close()
+
+
+def test_without_notifications_messages_are_found_by_looking(
+    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psycopg.Connection, "notifies", _silent)
+    monkeypatch.setattr("recovery.stores.postgres.watch.ECHO_S", 0.2)
+    store = PostgresStore(url, poll_s=0.3)
+
+    def waits(run: Any) -> Any:
+        return run.wait_for("go")
+
+    agent = RecoverableAgent(waits, CheckpointStore(store), park_after_s=None)
+    with caplog.at_level(logging.WARNING, "recovery"):
+        thread = threading.Thread(target=agent.run_with_recovery_sync, args=("task", RUN))
+        thread.start()
+        while not store.find(states=["running"]):
+            time.sleep(0.05)
+        CheckpointStore(PostgresStore(url)).run(RUN).signal("go", 1)
+        thread.join(60)
+    assert not thread.is_alive() and "no notifications arrive" in caplog.text
+
+
+def _silent(self: Any, *, timeout: float | None = None, **_: Any) -> Iterator[Any]:
+    time.sleep(timeout or 0)
+    yield from ()
