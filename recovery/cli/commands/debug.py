@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from recovery import RecoveryError
-from recovery.cli.commands.resume import Agent, agent_of
+from recovery.cli.commands.resume import agent_of
 from recovery.cli.exit_codes import FOUND
 from recovery.cli.store_options import KeyFile, RunId, StoreOption, check_there
 from recovery.cli.terminal import complain, ends_politely, their_own
@@ -36,6 +36,7 @@ examples:
   recovery debug run_001 --agent trips:agent           # where it ends
 """
 
+Agent = Annotated[str, typer.Option("--agent", metavar="MODULE:NAME", help="The agent.")]
 At = Annotated[
     str | None,
     typer.Option(
