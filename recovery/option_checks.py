@@ -124,8 +124,10 @@ def check_callable(option: str, value: object, what: str) -> None:
 def check_takes(
     option: str, function: Callable[..., Any], names: Sequence[str], of: Sequence[str] = ()
 ) -> None:
-    """Raise TypeError for a function that does not take these parameters: the first by position,
-    those in ``of`` by name."""
+    """Raise TypeError for an object that is no function, or does not take these parameters: the
+    first by position, those in ``of`` by name."""
+    wanted = ", ".join((*names, *(["*", *of] if of else ())))
+    check_callable(option, function, f"a function of ({wanted})")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin function without a signature
@@ -133,7 +135,6 @@ def check_takes(
     try:
         signature.bind(*names, **dict.fromkeys(of))
     except TypeError:
-        wanted = ", ".join((*names, *(["*", *of] if of else ())))
         has = ", ".join(map(str, signature.parameters.values())) or "none"
         name = getattr(function, "__name__", type(function).__name__)
         raise TypeError(

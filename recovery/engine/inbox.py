@@ -20,6 +20,7 @@ from recovery.inspect.inbox_check import inbox_damage, lost_inbox, lost_log
 from recovery.journal.events import RunCancelled
 from recovery.journal.inbox_messages import OTHER_ARGUMENTS, Message, is_message, is_repair, last_of
 from recovery.replay.taken_signals import Signals
+from recovery.text import quoted
 
 if TYPE_CHECKING:
     from recovery.engine.execution_base import ExecutionBase
@@ -174,7 +175,13 @@ class Inbox:
             case "decision":
                 if sent.about in self._spent:
                     _logger.warning(
-                        "run %s: too late, the call has begun: %s", self._run.run_id, sent
+                        "run %s: message %d (%s by %s) came too late: the call has begun, "
+                        "idempotency key %s",
+                        self._run.run_id,
+                        sent.lsn,
+                        sent.statement.answer,
+                        quoted(sent.who) or "nobody named",
+                        sent.about,
                     )
                 self._decisions.setdefault(sent.about, []).append(sent)
 

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from eventlog import RefusedValueError
 from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent.recoverable import RecoverableAgent
-from recovery.declare.settings import Options
+from recovery.declare.settings import Options, Settings
 from recovery.engine.recovery_report import RunResult
 from recovery.errors import RecoveryError, WaitingError
 from recovery.graph.checkpoint_manager import CheckpointManager
@@ -82,6 +82,13 @@ class GraphExecutor:
         checkpoint_manager: CheckpointManager | None = None,
         **options: Unpack[Options],
     ) -> None:
+        if isinstance(runtime, CheckpointManager):
+            raise TypeError("the first parameter is runtime: write checkpoint_manager=...")
+        if not isinstance(checkpoint_manager, CheckpointManager | None):
+            raise TypeError(
+                "checkpoint_manager is a CheckpointManager, such as CheckpointManager('runs'), not "
+                f"{checkpoint_manager!r:.80}"
+            )
         self.runtime, self.checkpoint_manager = runtime, checkpoint_manager
         self._keeps = checkpoint_manager is not None and checkpoint_manager.config.enabled
         self.store = (
@@ -91,6 +98,7 @@ class GraphExecutor:
         )
         given: Options = {"max_recoveries": 0, "park_after_s": 0.0}
         self._options: Options = {**given, **options}
+        Settings(None, **self._options)  # which refuses wrong ones
 
     async def execute(
         self,
@@ -109,7 +117,9 @@ class GraphExecutor:
         ``RecoverableAgent.run_with_recovery``: InDoubtError, DivergenceError, TaskMismatchError,
         LogLockedError, ...
         """
-        graph.check()
+        _check_graph(graph)
+        if not isinstance(input_data, Mapping | None):
+            raise TypeError(f"input_data is a dict, the initial memory; not {input_data!r:.80}")
         task = {"graph": graph.name, "goal": plain_goal(goal), "input": dict(input_data or {})}
         if run_id is None:
             run_id = f"run_{urandom(16).hex()}"
@@ -125,7 +135,7 @@ class GraphExecutor:
         If a node has failed, it tries again. Raises RecoveryError when there is no such run, or it
         is not one of this graph; otherwise as ``execute``.
         """
-        graph.check()
+        _check_graph(graph)
         task = status(self.store, run_id).task
         check_task(run_id, task, graph)
         return await self._live(graph, run_id, task, lambda agent: agent.resume(run_id))
@@ -208,6 +218,12 @@ class GraphExecutor:
                 f"run {run_id!r} was begun and has not ended, and auto_recovery is off. Nothing "
                 "was executed. executor.resume(graph, run_id) resumes it."
             )
+
+
+def _check_graph(graph: object) -> None:
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph is a recovery.graph.Graph, not {graph!r:.80}")
+    graph.check()
 
 
 def as_result(run_id: str, found: dict[str, Any], executed: int, **how: Any) -> ExecutionResult:

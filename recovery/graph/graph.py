@@ -13,6 +13,7 @@ from recovery.declare.tool import tool
 from recovery.errors import ApprovalDeniedError, PermanentError, RecoveryError, ToolError
 from recovery.graph.node import NodeFailedError
 from recovery.graph.state import ARROW, END, JUMP, START
+from recovery.option_checks import check_count, check_errors, check_names, check_takes
 from recovery.replay import recorded_call
 from recovery.stores.protocol import SIGNAL_NAME_MAX
 
@@ -27,7 +28,7 @@ class NodeOptions(TypedDict, total=False):
 
     join: bool
     pause: bool
-    retry: Retry
+    retry: Retry | int
     max_visits: int
     after_crash: Literal["retry", "park"]
     timeout_s: float
@@ -68,13 +69,14 @@ def _but_final(retry: Retry) -> Retry:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a graph: its ``name``, its ``work``, its ``options``, and the ``spec`` of the tool
-    that records its visits."""
+    """A node of a graph: its ``name``, ``work``, ``options`` and ``retry``, and the ``spec`` of the
+    tool that records its visits."""
 
     name: str
     work: Any
     options: NodeOptions
     spec: ToolSpec
+    retry: Retry | None
 
     @classmethod
     def of(cls, name: str, work: Any, options: NodeOptions) -> Node:
@@ -85,10 +87,14 @@ class Node:
             if key in ("after_crash", "timeout_s", "needs_approval", "approval_timeout_s")
         }
         given.setdefault("after_crash", "retry")
-        if options.get("retry") is not None:
-            given["retry"] = _but_final(options["retry"])
-        given["raises"] = (NodeFailedError, *options.get("raises", ()))
-        return cls(name, work, options, spec_of(tool(name=f"node {name}", **given)(make_visit)))
+        retry = Retry.of(options.get("retry"))
+        if retry is not None:
+            given["retry"] = _but_final(retry)
+        given["raises"] = (NodeFailedError, *check_errors("raises=", options.get("raises", ())))
+        if "max_visits" in options:
+            check_count("max_visits", options["max_visits"])
+        spec = spec_of(tool(name=f"node {name}", **given)(make_visit))
+        return cls(name, work, options, spec, retry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,9 @@ class Graph:
     """
 
     def __init__(self, name: str, *, start: str = "", max_visits: int = VISITS_MAX) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a graph is text, not {name!r:.80}")
+        check_count("max_visits", max_visits)
         self.name, self._start, self.max_visits = name, start, max_visits
         self.nodes: dict[str, Node] = {}
         self.edges: list[Edge] = []
@@ -144,12 +153,12 @@ class Graph:
         ``options``, each by name. ``join``: it waits for all nodes from which edges lead to it, or
         until no other node is left. Other nodes run as soon as one edge has led to them. ``pause``:
         before it runs, it waits for signal NAME to the run (``RunHandle.signal``); the value is its
-        ``answer``. ``retry``: a Retry, for failures: its function runs again, and calls that
-        returned are served to it, as for tools. ``max_visits``: how often it may be visited in a
-        run, the graph's bound by default. ``after_crash``: the policy for a visit that a crash
-        interrupted. "retry" is the default: it runs again, and the tools that it has called are
-        served from the log. "park" is for one with effects that are no tools. ``timeout_s``,
-        ``raises``, ``needs_approval``, ``approval_timeout_s``: as for tools.
+        ``answer``. ``retry``: for failures, a Retry or the number of attempts. The function runs
+        again, and calls that returned are served to it, as for tools. ``max_visits``: how often it
+        may be visited in a run, the graph's bound by default. ``after_crash``: the policy for a
+        visit that a crash interrupted. "retry" is the default: it runs again, and the tools that
+        it has called are served from the log. "park" is for one with effects that are no tools.
+        ``timeout_s``, ``raises``, ``needs_approval``, ``approval_timeout_s``: as for tools.
         """
         if work is None:
 
@@ -166,9 +175,8 @@ class Graph:
             raise GraphError(f"graph {self.name!r} has a node {name!r} already")
         if not callable(function_of(work)) or is_generator(function_of(work)):
             raise GraphError(f"node {name!r}: a function or an object with execute(), not {work!r}")
-        unknown = sorted(options.keys() - NodeOptions.__annotations__.keys())
-        if unknown:
-            raise TypeError(f"node {name!r}: there is no option {unknown[0]!r}")
+        check_takes(f"node {name!r}", function_of(work), ("context",))
+        check_names(f"node {name!r}", options, NodeOptions.__annotations__)
         if options.get("after_crash", "retry") not in ("retry", "park"):
             raise ValueError(
                 f'node {name!r}: after_crash is "retry" or "park", not {options["after_crash"]!r}'
@@ -193,6 +201,8 @@ class Graph:
                 f'when= is "on_success", "on_failure", "always" or a function, not {when!r}'
             )
         edge = Edge(source, target, when)
+        if callable(when):
+            check_takes(f"when= of edge {edge}", when, ("output", "memory"))
         self.edges.append(edge)
         self._from.setdefault(source, []).append(edge)
         self._into.setdefault(target, {})[source] = None

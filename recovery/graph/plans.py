@@ -6,7 +6,7 @@ and has it judged, one waits for a person.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Unpack
@@ -18,6 +18,7 @@ from recovery.graph.graph import Graph
 from recovery.graph.node import NodeContext, NodeFailedError, NodeResult
 from recovery.graph.state import END
 from recovery.graph.walk import called
+from recovery.option_checks import check_callable, check_names, check_takes
 
 OURS = "plan:"  # prefix of this executor's own keys in the memory
 PLAN, FEEDBACK, REVISION = f"{OURS}steps", f"{OURS}feedback", f"{OURS}revision"
@@ -42,13 +43,28 @@ class PlanStep:
     @classmethod
     def of(cls, given: Any) -> PlanStep:
         """Not for users: from a planner's output, a PlanStep, or a dict of its fields."""
-        if isinstance(given, PlanStep):
-            return given
         try:
-            step = cls(**given)
-        except TypeError as exc:
-            raise NodeFailedError(f"the planner gave no step: {given!r:.200} ({exc})") from None
+            if isinstance(given, PlanStep):
+                step = given
+            else:
+                check_names("a step", given, cls.__annotations__)
+                step = cls(**given)
+            step._check()
+        except (TypeError, AttributeError) as exc:
+            raise NodeFailedError(
+                f"the planner gave {given!r:.200}, which is no PlanStep(id, function, inputs, "
+                f"depends_on, description) and no dict of these: {exc}"
+            ) from None
         return replace(step, depends_on=tuple(step.depends_on), inputs=dict(step.inputs))
+
+    def _check(self) -> None:
+        for name in ("id", "function"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} is text, not {getattr(self, name)!r:.80}")
+        if not isinstance(self.inputs, Mapping):
+            raise TypeError(f"inputs is a dict, not {self.inputs!r:.80}")
+        if isinstance(self.depends_on, str):
+            raise TypeError(f"depends_on is a tuple of ids: write ({self.depends_on!r},)")
 
     def recorded(self) -> dict[str, Any]:
         """As it is kept in the memory."""
@@ -133,6 +149,18 @@ class FlexibleGraphExecutor:
         checkpoint_manager: CheckpointManager | None = None,
         **options: Unpack[Options],
     ) -> None:
+        check_takes("planner", planner, ("context",))
+        if not isinstance(functions, Mapping):
+            raise TypeError(
+                "functions is a dict of functions by the names that steps call them by, such as "
+                f'{{"send_mail": send_mail}}; not {functions!r:.80}'
+            )
+        for name, function in functions.items():
+            check_callable(f"functions[{name!r}]", function, "a function")
+        if judge is not None:
+            check_takes("judge", judge, ("step", "outcome", "context"))
+        if not isinstance(limits, PlanLimits | None):
+            raise TypeError(f"limits is PlanLimits(plans=..., ...), not {limits!r:.80}")
         self._planner, self._functions = planner, dict(functions)
         self._judge = judge or judged_by_error
         self._limits = limits or PlanLimits()
@@ -162,6 +190,8 @@ class FlexibleGraphExecutor:
 
     async def _plan(self, context: NodeContext) -> dict[str, Any]:
         given = await called(self._planner, context)
+        if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+            raise NodeFailedError(f"the planner gives a list of PlanSteps, not {given!r:.200}")
         steps = [PlanStep.of(one) for one in given]
         ids = [step.id for step in steps]
         if len({*ids}) < len(ids):
@@ -183,7 +213,9 @@ class FlexibleGraphExecutor:
         attempt = attempts_of(context.memory, step.id) + 1
         function = self._functions.get(step.function)
         if function is None:
-            return StepOutcome(None, f"there is no function {step.function!r}", attempt)
+            known = ", ".join(map(repr, self._functions))
+            why = f"there is no function {step.function!r}. The functions are: {known}"
+            return StepOutcome(None, why, attempt)
         try:
             inputs = {name: _resolved(value, context) for name, value in step.inputs.items()}
             return StepOutcome(await context.call(function, **inputs), None, attempt)
@@ -265,12 +297,18 @@ def _accepted(memory: Mapping[str, Any], step: str) -> bool:
 
 
 def _resolved(value: Any, context: NodeContext) -> Any:
-    if isinstance(value, str) and value.startswith("$"):
-        return context.memory[value[1:]]
-    return value
+    if not (isinstance(value, str) and value.startswith("$")):
+        return value
+    if value[1:] not in context.memory:
+        raise LookupError(f"input {value!r}: the memory has no {value[1:]!r}")
+    return context.memory[value[1:]]
 
 
 def _cleared(result: ExecutionResult) -> ExecutionResult:
-    """The result without this executor's own keys in the memory."""
+    """The result without this executor's own keys in the memory. An error has the reason that the
+    planner was given last."""
     output = {key: value for key, value in result.output.items() if not key.startswith(OURS)}
-    return replace(result, output=output)
+    why, error = result.output.get(FEEDBACK), result.error
+    if error and why and why not in error:
+        error = f"{error}. The planner was last told: {why}"
+    return replace(result, output=output, error=error)

@@ -244,8 +244,7 @@ class Walk:
 
     async def _visit_by_first_rules(self, run: Run, state: GraphState, visit: Visit) -> Entry:
         """The same where each attempt is a call of its own, and none is served another's calls."""
-        node, failed = visit.node, 0
-        retry = node.options.get("retry")
+        node, failed, retry = visit.node, 0, visit.node.retry
         while True:
             visit.before += 1
             try:

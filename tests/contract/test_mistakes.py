@@ -21,6 +21,7 @@ import pytest
 
 import eventlog
 import recovery as typed
+import recovery.graph as typed_graphs
 from recovery.stores.file import FileStore as TypedFileStore
 from recovery.stores.memory import MemoryStore
 from tests.cli.harness import call
@@ -39,6 +40,15 @@ RecoverableAgent, Resolution, Retry, tool = (
     recovery.Resolution,
     recovery.Retry,
     recovery.tool,
+)
+
+CheckpointManager = recovery.CheckpointManager
+graphs: Any = typed_graphs
+Graph, GraphExecutor, FlexibleGraphExecutor, PlanStep = (
+    graphs.Graph,
+    graphs.GraphExecutor,
+    graphs.FlexibleGraphExecutor,
+    graphs.PlanStep,
 )
 
 Store = Any
@@ -530,6 +540,76 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
         lambda s: RecoverableAgent(plain, s).resume_sync("none"),
         ("no run 'none'",),
     ),
+    # -- graphs and plans
+    "node without a context": (
+        lambda s: Graph("g").node("b", lambda: 1),
+        ("node 'b'", "function of (context)"),
+    ),
+    "node option of another": (
+        lambda s: Graph("g").node("b", plain, timeout=3),
+        ("node 'b'", "Did you mean timeout_s=?"),
+    ),
+    "node retry as text": (
+        lambda s: Graph("g").node("b", plain, retry="3"),
+        ("retry=", "attempts", "'3'"),
+    ),
+    "visits as text": (lambda s: Graph("g", max_visits="3"), ("max_visits", "'3' (text)")),
+    "edge of the output alone": (
+        lambda s: Graph("g").edge("a", "b", lambda output: True),
+        ("edge a -> b", "(output, memory)"),
+    ),
+    "manager by position": (
+        lambda s: GraphExecutor(CheckpointManager(s)),
+        ("checkpoint_manager=",),
+    ),
+    "store in place of a manager": (
+        lambda s: GraphExecutor(checkpoint_manager=s),
+        ("CheckpointManager('runs')",),
+    ),
+    "executor option misspelt": (
+        lambda s: GraphExecutor(max_recoverys=1),
+        ("Did you mean max_recoveries=?",),
+    ),
+    "no graph": (lambda s: GraphExecutor().execute_sync(None, "goal"), ("graph is a", "Graph")),
+    "input of a graph as a list": (
+        lambda s: GraphExecutor().execute_sync(one_node(), "goal", [1]),
+        ("input_data", "dict"),
+    ),
+    "planner is a list": (lambda s: planned([]), ("planner", "function of (context)")),
+    "functions as a list": (lambda s: planned(functions=[search]), ("functions", "dict")),
+    "function of a plan by name": (
+        lambda s: planned(functions={"search": "search"}),
+        ("functions['search']", "(text)"),
+    ),
+    "judge of two": (
+        lambda s: planned(judge=lambda step, outcome: "accept"),
+        ("judge", "(step, outcome, context)"),
+    ),
+    "limits as a number": (lambda s: planned(limits=5), ("PlanLimits",)),
+    "planner gives one step": (
+        lambda s: planned(lambda context: PlanStep("a", "search")),
+        ("a list of PlanSteps",),
+    ),
+    "step in another order": (
+        lambda s: planned(lambda context: [PlanStep("search", {}, "a")]),
+        ("PlanStep(id, function, inputs", "function is text"),
+    ),
+    "field of a step misspelt": (
+        lambda s: planned(lambda context: [{"id": "a", "func": "search"}]),
+        ("Did you mean function=?",),
+    ),
+    "step depends on text": (
+        lambda s: planned(lambda context: [PlanStep("a", "search", {}, "b")]),
+        ("depends_on", "('b',)"),
+    ),
+    "step of no function": (
+        lambda s: planned(lambda context: [PlanStep("a", "serch")]),
+        ("no function 'serch'", "'search'"),
+    ),
+    "input that is not in the memory": (
+        lambda s: planned(lambda context: [PlanStep("a", "search", {"query": "$q"})]),
+        ("'$q'", "the memory has no 'q'"),
+    ),
     # -- stores
     "store is a file": (
         lambda s: RecoverableAgent(plain, __file__),
@@ -574,6 +654,19 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
         ("every_n_nodes", "'3' (text)"),
     ),
 }
+
+
+def one_node() -> Any:
+    graph = Graph("g")
+    graph.node("a", lambda context: None)
+    return graph
+
+
+def planned(planner: Any = lambda context: [], functions: Any = None, **options: Any) -> Any:
+    """The error of an execution that plans."""
+    functions = {"search": search} if functions is None else functions
+    executor = FlexibleGraphExecutor(planner, functions, **options)
+    raise RuntimeError(asyncio.run(executor.execute("goal")).error)
 
 
 def told(make: Callable[[Store], Any], store: Store) -> str:

@@ -40,7 +40,7 @@ from tests.model.lived import Lived, made
 from tests.model.logs import Held, held_by, misreported, wrong
 from tests.model.oracle import Ending, Facts, endings
 from tests.model.runner import LOSES, TASK, TOLD, Runner
-from tests.model.schedule import Jump, Power, Schedule, Settling, Stop
+from tests.model.schedule import Jump, Power, Rival, Schedule, Settling, Stop
 from tests.model.search import Impossible, Search
 from tests.model.world import LAMBDA, RUN, STUMBLED
 
@@ -401,9 +401,13 @@ def longest(program: l.Program, term: l.Term) -> float:
 
 def of_other_lives(lived: Lived) -> Iterator[str]:
     """What tools that are safe to repeat have done: they do not wait until the results that they
-    are given are durable, so another one may be there behind a power loss. A time-out of asyncio
-    may run out in one life and not in the next one."""
-    if lived.world.late or any(isinstance(one, Power) for one in l.walk(lived.schedule)):
+    are given are durable, so another one may be there behind a power loss, and behind a takeover
+    whose victim went on. A time-out of asyncio may run out in one life and not in the next one."""
+    losing = any(
+        isinstance(one, Power) or (isinstance(one, Rival) and one.takes_over)
+        for one in l.walk(lived.schedule)
+    )
+    if lived.world.late or losing:
         safe = {tool.name for tool in lived.program.tools if tool.after_crash == "retry"}
         yield from (one.label for one in lived.world.done if one.tool in safe)
 

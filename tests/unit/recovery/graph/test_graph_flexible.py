@@ -137,7 +137,10 @@ def test_steps_that_cannot_be_made_have_a_new_plan_made() -> None:
     )
     assert result.success
     assert asked[1] == "no step can be made: a depend on steps that are not accepted"
-    assert asked[2] == "step 'a' failed 1 times: there is no function 'nothing'"
+    assert asked[2] == (
+        "step 'a' failed 1 times: there is no function 'nothing'. "
+        "The functions are: 'note', 'fails'"
+    )
 
 
 def test_attempts_are_counted_for_each_plan_anew() -> None:
@@ -151,7 +154,10 @@ def test_limits_leave_a_run_that_goes_on_with_higher_ones() -> None:
     plans = [[step("a", "fails")]] * 5
     limits = PlanLimits(retries_per_step=1, plans=2)
     result, _ = execute(*plans, limits=limits, manager=manager)
-    assert result.error == "node 'plan' would be visited more than 2 times, by work => plan"
+    assert result.error == (
+        "node 'plan' would be visited more than 2 times, by work => plan. "
+        "The planner was last told: step 'a' failed 2 times: ValueError: no a"
+    )
     executor = FlexibleGraphExecutor(
         lambda context: [step("a")], FUNCTIONS, checkpoint_manager=manager
     )
@@ -193,7 +199,7 @@ def test_an_escalated_step_waits_for_a_person(answer: Any, then: list[str]) -> N
     ("plan", "judge", "error"),
     [
         ([step("a"), step("a")], None, "two steps of one id"),
-        ([{"name": "a"}], None, "the planner gave no step"),
+        ([{"name": "a"}], None, "which is no PlanStep"),
         ([step("a")], lambda *what: "perhaps", "the judge said 'perhaps'"),
     ],
 )
