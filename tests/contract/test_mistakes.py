@@ -776,9 +776,9 @@ def test_without_a_home_directory_the_ways_to_say_where_runs_are_are_named(
 
 
 COMMANDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
-    "command misspelt": (["resum", "run"], ("No such command", "resume")),
+    "command misspelt": (["resum", "run"], ("no such command", "resume")),
     "option misspelt": (["show", "run", "--stor", "x"], ("--stor", "--store")),
-    "run not named": (["show"], ("Missing argument", "RUN")),
+    "run not named": (["show"], ("missing argument", "RUN")),
     "no such run": (["show", "none", "--store", "{store}"], ("no run 'none'",)),
     "run id with a slash": (["show", "a/b", "--store", "{store}"], ("a/b",)),
     "call as text": (["resolve", "run", "five", "--retry", "--store", "{store}"], ("five",)),
