@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md describes the tree as it is."""
+"""docs/architecture.md describes the tree as it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.lint.test_layers import ROOMS
 from tests.support.paths import ROOT
 
-PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+PAGE = (ROOT / "docs/architecture.md").read_text()
 
 
 def told(package: str, name: str) -> str:
