@@ -60,8 +60,8 @@ class CheckpointStore(CheckpointStoreBase):
     ) -> RunHandle:
         """Hand in a run, for a worker to begin it (see ``recovery.worker.Worker``); its handle.
 
-        Durable when this returns. A run that was submitted under the same id with the same task
-        and agent, or that an agent has begun, is left as it is.
+        Durable when this returns. Submitting a run again, with the same task and agent, changes
+        nothing; nor does submitting a run that an agent has begun.
 
         Args:
             agent: The name under which workers have the agent.
@@ -75,9 +75,9 @@ class CheckpointStore(CheckpointStoreBase):
         Raises TaskMismatchError if the id was submitted with another task or agent; TypeError for
         a store of the user's that takes no submissions. Any thread may call it.
         """
-        from recovery.worker.submit import submit  # noqa: PLC0415 - only where it is used
+        from recovery.control.submit import submit  # noqa: PLC0415 - only where it is used
 
-        return submit(self, agent, task, run_id, (delay_s, priority, limit_key))
+        return self.run(submit(self.backend, agent, task, run_id, (delay_s, priority, limit_key)))
 
     def runs(
         self, *, state: State | Sequence[State] | None = None, due: bool = False

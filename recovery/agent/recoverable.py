@@ -382,9 +382,7 @@ class RecoverableAgent(Generic[Result]):
                 history = after_child_resolution(
                     self.store, log, load(log, run_id, self.store.approvers)
                 )
-                history = session.check_history(log, history)
-                if history.started is None:
-                    task = session.task_of_new(log, task)
+                history, task = session.check_history(log, history, task)
                 if _is_over(history.ended):  # a crash may have come before its children ended
                     yield _Block(partial(cancel_children, self.store, log, run_id, ""))
                 ended = ending_of(history, task)

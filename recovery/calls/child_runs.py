@@ -121,12 +121,12 @@ class ChildSession(RunSession):
             reader.close()
         return super().claim(store, takeover)
 
-    def check_history(self, log: WritableLog, history: History) -> History:
+    def check_history(self, log: WritableLog, history: History, task: Any) -> tuple[History, Any]:
         """See RunSession.check_history. Checks that the run is this call's child and may resume."""
         if history.started is None:
             if self.started > self.asked:
                 raise self._lost()
-            return history
+            return history, task
         parent = ParentRun.of(history.started)
         losses = self.of.replay.losses
         if parent is not None and losses is not None and losses.hold(parent.lsn):
@@ -138,7 +138,7 @@ class ChildSession(RunSession):
                 f"{self.of.run_id!r}, but {f'of {parent}' if parent else 'of no run'}. Nothing was "
                 "executed. Move it away, or run the parent under another run_id."
             )
-        return self._retried(log, history)
+        return self._retried(log, history), task
 
     def _retried(self, log: WritableLog, history: History) -> History:
         """Retry the failed call in this child, after an operator retried the parent's call."""

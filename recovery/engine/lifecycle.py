@@ -31,11 +31,12 @@ class RunSession:
         """Claim the run's log for this process alone."""
         return store.claim(self.run_id, takeover)
 
-    def check_history(self, log: WritableLog, history: History) -> History:
-        """Check the history before anything is written; raises if the run must not resume."""
-        return history
+    def check_history(self, log: WritableLog, history: History, task: Any) -> tuple[History, Any]:
+        """Check the history before anything is written, and give the task of the run; raises if the
+        run must not resume."""
+        return history, task if history.started is not None else self._task_of_new(log, task)
 
-    def task_of_new(self, log: WritableLog, task: Any) -> Any:
+    def _task_of_new(self, log: WritableLog, task: Any) -> Any:
         """The task of a run that has not begun: the given one, which has to be the submitted one.
 
         Raises TaskMismatchError, before anything is written.

@@ -23,7 +23,7 @@ class ResumeSession(RunSession):
         reader_of(store, self.run_id, ". Nothing was executed.").close()  # a claim would make it
         return super().claim(store, takeover)
 
-    def task_of_new(self, log: WritableLog, task: Any) -> Any:
+    def _task_of_new(self, log: WritableLog, task: Any) -> Any:
         self.submission = submission_of(log, self.run_id)
         if self.submission is None:
             raise RecoveryError(

@@ -286,8 +286,7 @@ def _status_of(
     }
     try:
         read = _read(reader, run_id, approvers)
-        submission = submission_of(reader, run_id) if read.started is None else None
-        if read.is_empty and tail.next_lsn > 1 and submission is None:
+        if read.is_empty and tail.next_lsn > 1 and read.submission is None:
             read.foreign = reader.fetch({tail.next_lsn - 1}).get(tail.next_lsn - 1)
     except (EncryptedLogError, RecoveryError, ValueError) as exc:
         return StatusRead(RunStatus(run_id, "unreadable", str(exc), **known))
@@ -298,11 +297,6 @@ def _status_of(
     failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
     parked = read.parked
-    if submission is not None:
-        state = "submitted" if state == "empty" else state
-        known |= submission.queued or {}
-    elif read.started is not None:
-        known |= {"agent": read.started.agent or "", **(read.started.queued or {})}
     last_event, has_types = _last_event_text(reader, run_id, read)
     unread, inbox_damage = _unread(inbox, read.run, approvers) if inbox is not None else ((), "")
     status = RunStatus(
@@ -315,12 +309,12 @@ def _status_of(
         started=read.started_ns / 1e9,
         last=(read.foreign.time_ns if read.foreign else read.last_ns) / 1e9,
         last_event=last_event,
-        wake_at=_wake_at(state, parked, submission),
+        wake_at=_wake_at(state, parked, read.submission),
         checkpoint=read.checkpoint,
         checkpoint_step=read.step,
         replayed=read.replayed,
         kind=_kind(read),
-        packed_task=_packed_task(read.started, submission),
+        packed_task=_packed_task(read.started, read.submission),
         uid=read.started.uid if read.started else "",
         parent=read.parent,
         forked_from=read.origin,
@@ -335,11 +329,19 @@ def _status_of(
         traceback=read.ended.traceback if isinstance(read.ended, RunFailed) else "",
         diverged=has_diverged(event for *_, event in read.run.tail),
         **known,
+        **_queued(read),
     )
     # An approval comes too late by the clock.
     bounded = any(call.asks_until < math.inf for call in read.replay.undecided())
     lasts = has_types and not (alive or bounded or inbox_damage or read.damage)
     return StatusRead(status, lasts)
+
+
+def _queued(read: _Read) -> dict[str, Any]:
+    """What workers choose the run by."""
+    if read.started is not None:
+        return {"agent": read.started.agent or "", **(read.started.queued or {})}
+    return (read.submission.queued if read.submission is not None else None) or {}
 
 
 def _wake_at(state: State, parked: RunParked | None, submission: Submission | None) -> float | None:
@@ -376,6 +378,7 @@ class _Read:
     started_ns: int
     last_ns: int
     last_entry: Entry | None
+    submission: Submission | None = None
     foreign: Record | None = None  # the newest record of a log that has none of a run
 
     @property
@@ -441,6 +444,7 @@ def _read(reader: ReadableLog, run_id: str, approvers: Approvers | None) -> _Rea
         entries[0][1] if entries else start.time_ns,
         tail[-1][1] if tail else start.time_ns,
         tail[-1] if tail else None,
+        submission_of(reader, run_id) if found.started is None else None,
     )
 
 
@@ -454,6 +458,8 @@ def _kind(read: _Read) -> Kind:
 def _state_of_no_agent(read: _Read) -> tuple[State, str]:
     if found := [*read.lost, *read.damage]:
         return "unreadable", str(found[0])
+    if read.submission is not None:
+        return "submitted", ""
     if read.foreign is not None:
         return "saved", f"records of kind {read.foreign.kind!r}, and none of a run"
     return ("saved", f"the newest of step {read.step}") if read.checkpoint else ("empty", "")

@@ -17,7 +17,7 @@ SUBMITTED = "submitted"  # the first record of a run's log, before an agent has 
 class Submission:
     """A run that a process is asked to begin.
 
-    ``task``: as of ``run_with_recovery``. ``agent``: the name of the agent that executes it.
+    ``run_id``: of the run. ``task``: as of ``run_with_recovery``. ``agent``: the name of the agent that executes it.
     ``not_before_ns``: no process begins it before then (ns since 1970, by the store's clock; 0:
     now). ``priority``: a higher one goes first. ``limit_key``: workers bound how many runs of one
     key are executed at once ("": no bound).
@@ -37,7 +37,7 @@ class Submission:
         return {name: value for name, value in kept.items() if value} or None
 
     def is_same(self, other: Submission) -> bool:
-        """Whether both ask for the same work."""
+        """Whether this one and ``other`` ask for the same work."""
         tasks = {bytes(pack(one.task, "task")) for one in (self, other)}
         return len(tasks) == 1 and self.agent == other.agent
 

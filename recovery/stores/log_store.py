@@ -114,11 +114,11 @@ class LogStore:
             return None
 
     def submit(self, submission: Submission) -> bool:
-        """See ``TakesSubmissions.submit``."""
+        """See ``TakesSubmissions.submit``. ``submission``: the run."""
         return submit(self, submission)
 
     def submission(self, run_id: str) -> Submission | None:
-        """See ``TakesSubmissions.submission``."""
+        """See ``TakesSubmissions.submission``. ``run_id``: of the run."""
         return submitted(self, run_id)
 
     def remove(self, run_id: str, at: int | None = None) -> None:

@@ -199,9 +199,9 @@ class RunQueue(TakesSubmissions, Protocol):
         """Runs in these ``states`` (all), at most ``limit``, in the order of their ids after
         ``after``.
 
-        ``due``: only runs that make progress if they are resumed now, the most urgent first:
-        submitted ones whose time has come, runs whose owner is gone, waits that are over, and runs
-        that were sent something since they parked. ``agents``: only runs of these.
+        ``due``: only runs that make progress if they are resumed now, the most urgent first. These
+        are submitted ones whose time has come, and runs whose owner is gone. Also waits that are
+        over, and runs that were sent something since they parked. ``agents``: only runs of these.
         """
 
     def wait(self, timeout_s: float) -> bool:

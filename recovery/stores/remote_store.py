@@ -127,11 +127,11 @@ class RemoteStore:
         return sum(one.head.size for one in found if one is not None)
 
     def submit(self, submission: Submission) -> bool:
-        """See ``TakesSubmissions.submit``."""
+        """See ``TakesSubmissions.submit``. ``submission``: the run."""
         return submit(self, submission)
 
     def submission(self, run_id: str) -> Submission | None:
-        """See ``TakesSubmissions.submission``."""
+        """See ``TakesSubmissions.submission``. ``run_id``: of the run."""
         return submitted(self, run_id)
 
     def sweep(self) -> int:

@@ -1,4 +1,4 @@
-"""Begins submitted runs, and resumes the runs of dead processes, in as many processes as you like.
+"""Begins submitted runs and resumes abandoned ones, within limits, in any number of processes.
 
 ``Worker`` does it in a program, ``recovery worker`` on the command line. ``CheckpointStore.submit``
 and ``recovery submit`` hand in runs. The metrics need the extra: ``pip install

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from recovery.engine.resuming import ResumeSession
 from recovery.journal.events import RunFinished
-from recovery.option_checks import check_count
 from recovery.stores.protocol import RunEntry, RunQueue
 
 if TYPE_CHECKING:
@@ -35,12 +34,9 @@ class Limits:
         names: Mapping[str, str],
     ) -> None:
         agents = set(names.values())
-        if per_key is not None:
-            check_count("per_key", per_key)
         if per_agent is not None and not isinstance(per_agent, Mapping):
             per_agent = dict.fromkeys(agents, per_agent)
-        for name, limit in (per_agent or {}).items():
-            check_count("per_agent", limit)
+        for name in per_agent or ():
             if name not in agents:
                 raise ValueError(f"per_agent names {name!r}; the agents are {sorted(agents)}")
         self.per_agent, self.per_key, self._names = per_agent or {}, per_key, names
@@ -115,7 +111,7 @@ class _DueSession(ResumeSession):
             raise
         return log
 
-    def check_history(self, log: WritableLog, history: History) -> History:
+    def check_history(self, log: WritableLog, history: History, task: Any) -> tuple[History, Any]:
         if isinstance(history.ended, RunFinished):
             raise NotNowError(f"run {self.run_id} has finished meanwhile")
-        return super().check_history(log, history)
+        return super().check_history(log, history, task)

@@ -74,7 +74,9 @@ def serve(worker: Worker, host: str, port: int) -> WSGIServer:
                 return list(metrics(environ, start))
             case "/healthz":
                 stats = worker.stats
-                is_well = stats.looked_s < STALE_S or len(stats.running) >= worker.concurrency
+                is_well = (
+                    stats.looked_s < STALE_S or len(stats.running) >= worker.settings.concurrency
+                )
                 start("200 OK" if is_well else "503 Service Unavailable", [_JSON])
                 said = {"running": stats.running, "quarantined": dict(stats.quarantined)}
                 return [json.dumps({"ok": is_well, "due": stats.due, **said}).encode()]

@@ -35,7 +35,7 @@ def queue_of(store: CheckpointStore) -> RunQueue:
 class ListingQueue:
     """The queue of a store in files or memory. The methods are those of RunQueue.
 
-    Any thread and any process may submit. ``wait`` pauses, because files tell nobody of changes.
+    Any thread and any process may submit. ``wait`` pauses, because files do not notify of changes.
     """
 
     def __init__(self, store: CheckpointStore, backend: LogStore) -> None:

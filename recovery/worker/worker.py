@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
 from eventlog import LogError, LogLockedError
 from recovery.agent.checkpoint_store import CheckpointStore
@@ -32,16 +32,15 @@ from recovery.errors import (
     RunUndoneError,
     StoppedError,
 )
-from recovery.inspect.status import CRASHES_MIN, status
-from recovery.option_checks import check_count, check_seconds
+from recovery.inspect.status import status
 from recovery.stores.protocol import RunEntry, RunQueue
 from recovery.text import count, quoted
 from recovery.worker.admission import Admission, Limits, NotNowError
 from recovery.worker.listing_queue import queue_of
+from recovery.worker.settings import WorkerOptions, WorkerSettings
 
 _logger = logging.getLogger("recovery")
 
-PARK_AFTER_S = 5.0  # a run that only waits frees its place
 LOOK_MAX_S = 60.0  # between two looks at the queue, where nothing wakes the worker
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 300.0  # before a run whose agent raised an error is resumed again
 CHOSEN_MAX = 1000  # due runs that one look reads
@@ -53,8 +52,8 @@ class WorkerStats:
     """What a worker does, and has done since it began.
 
     ``running``: the runs that it executes now. ``ended``: how many executions ended in which way,
-    by agent and outcome: "finished", "failed" (an end without a result), "parked", "in doubt",
-    "stopped", "error" (the agent raised). ``quarantined``: the runs that it leaves to a person,
+    by agent and outcome. Outcomes are "finished", "failed" (an end without a result), "parked", "in
+    doubt", "stopped", "error" (the agent raised). ``quarantined``: the runs that it leaves to a person,
     each with the reason. ``looked_s``: seconds since it last read the queue. ``due``: the runs that
     it found there. ``store_errors``: how often the store could not be read.
     """
@@ -85,8 +84,8 @@ class Worker:
         per_agent: How many runs of one agent all workers execute at once: a number, or a dict by
             agent. None: no limit.
         per_key: How many runs of one ``limit_key`` all workers execute at once. None: no limit.
-        max_crashes: A run that died so often in a row at one place, or whose agent raised the same
-            error there so often, is quarantined (3): workers leave it alone until it has changed.
+        max_crashes: A run is quarantined if it died so often in a row at one place, or its agent
+            raised the same error there (3). Workers leave it alone until it has changed.
             ``recovery show`` has the evidence.
         retry_quarantined: Resume such runs once more, when this worker first sees them (False).
             For the first worker of a mended version.
@@ -95,35 +94,25 @@ class Worker:
         grace_s: How long ``stop`` waits for side effects in flight to end (30).
     """
 
-    def __init__(  # noqa: PLR0913 - options, by name
+    def __init__(
         self,
         agents: Any,
         store: CheckpointStore | str | os.PathLike[str] | None = None,
-        *,
-        concurrency: int = 10,
-        per_agent: int | Mapping[str, int] | None = None,
-        per_key: int | None = None,
-        max_crashes: int = CRASHES_MIN,
-        retry_quarantined: bool = False,
-        park_after_s: float = PARK_AFTER_S,
-        grace_s: float = 30.0,
+        **options: Unpack[WorkerOptions],
     ) -> None:
-        check_count("concurrency", concurrency)
-        check_count("max_crashes", max_crashes)
-        check_seconds("park_after_s", park_after_s, above=False)
-        check_seconds("grace_s", grace_s, above=False)
+        self.settings = WorkerSettings(**options)
         self.agents = agents_by_name(agents, store)
         self.store = next(iter(self.agents.values())).store
         for agent in self.agents.values():
             if agent.settings.park_after_s is None:
-                agent.settings = replace(agent.settings, park_after_s=park_after_s)
-        self.concurrency, self.grace_s = concurrency, grace_s
-        self.max_crashes, self._retries = max_crashes, retry_quarantined
+                pause_s = self.settings.park_after_s
+                agent.settings = replace(agent.settings, park_after_s=pause_s)
         self._queue: RunQueue = queue_of(self.store)
         # A run that a program began itself has the name of the agent's function.
         named = {agent_name(agent.agent_fn) or name: name for name, agent in self.agents.items()}
         self._names = named | {name: name for name in self.agents}
-        self._admission = Admission(self._queue, Limits(per_agent, per_key, self._names))
+        limits = Limits(self.settings.per_agent, self.settings.per_key, self._names)
+        self._admission = Admission(self._queue, limits)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._ended: Counter[tuple[str, str]] = Counter()
         self._quarantined: dict[str, tuple[int, str]] = {}
@@ -149,7 +138,8 @@ class Worker:
 
     def stop(self, why: str = "its worker was stopped") -> None:
         """Stop at once: no run is begun any more, and runs stop at their next safe point. Other
-        workers can resume them immediately. Any thread, or a signal handler, may call it."""
+        workers can resume them immediately. ``why``: for the log. Any thread, or a signal handler,
+        may call it."""
         self._stopping.set()
         for agent in self.agents.values():
             agent.stop(why)
@@ -169,13 +159,13 @@ class Worker:
         """
         self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
         # Each plain agent waits in a thread, and so does each commit.
-        self._loop.set_default_executor(ThreadPoolExecutor(2 * self.concurrency + 8))
+        self._loop.set_default_executor(ThreadPoolExecutor(2 * self.settings.concurrency + 8))
         _logger.info(
             "worker on %s (pid %d): agents %s, %s at once",
             socket.gethostname(),
             os.getpid(),
             ", ".join(self.agents),
-            count(self.concurrency, "run"),
+            count(self.settings.concurrency, "run"),
         )
         threading.Thread(target=self._watch, name="recovery-worker-watch", daemon=True).start()
         try:
@@ -216,7 +206,7 @@ class Worker:
 
     async def _look(self) -> int:
         """Begin what is due, as far as there is room; how many due runs it does not leave alone."""
-        room = self.concurrency - len(self._running)
+        room = self.settings.concurrency - len(self._running)
         if room <= 0:
             return 1
         try:
@@ -314,10 +304,10 @@ class Worker:
         except Exception as exc:  # it says more when it is resumed
             _logger.debug("run %s: no status: %r", entry.run_id, exc)
             return False
-        why = found.stuck(self.max_crashes)
+        why = found.stuck(self.settings.max_crashes)
         if not why:
             return False
-        if self._retries and entry.run_id not in self._seen:
+        if self.settings.retry_quarantined and entry.run_id not in self._seen:
             self._seen.add(entry.run_id)
             _logger.info("run %s is resumed once more: %s", entry.run_id, quoted(why))
             return False
@@ -334,7 +324,7 @@ class Worker:
     async def _drain(self) -> None:
         """Wait until the runs have stopped. Those that do not in time end with the process."""
         if self._running:
-            await asyncio.wait(self._running.values(), timeout=self.grace_s)
+            await asyncio.wait(self._running.values(), timeout=self.settings.grace_s)
         for task in self._running.values():
             task.cancel()
 

@@ -78,6 +78,7 @@ EXTRAS = {
     "recovery.testing.processes.counting_proxy": {"h11"},
     "eventlog.crypto.xaes": {"cryptography"},
     "recovery.stores.postgres": {"psycopg"},
+    "recovery.worker.health": {"prometheus_client"},
     "recovery.approvers": {"cryptography"},
     # All frameworks that it is for bring these.
     "recovery.integrations.framework_calls": {"pydantic", "pydantic_core"},
@@ -90,6 +91,7 @@ ADAPTERS = {"recovery.integrations", "recovery.stores"}
 PROTOCOLS = {
     "recovery.stores.log_store",  # what stores in directories have in common
     "recovery.stores.protocol",
+    "recovery.stores.submitting",
     "recovery.stores.remote_store",  # what stores on servers have in common
     "recovery.stores.RunStore",
     "recovery.integrations.framework_calls",  # what adapters of frameworks have in common

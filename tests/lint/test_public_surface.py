@@ -30,6 +30,7 @@ import recovery.reports
 import recovery.stores
 import recovery.testing
 import recovery.tracing
+import recovery.worker
 from tests.support.paths import ROOT
 
 NAMES_MAX = {"recovery": 30, "eventlog": 15}
@@ -59,7 +60,14 @@ EXTRA = [
 PUBLIC: dict[str, Any] = {
     module.__name__: module
     for module in (
-        *(recovery, recovery.errors, recovery.reports, recovery.stores, recovery.graph),
+        *(
+            recovery,
+            recovery.errors,
+            recovery.reports,
+            recovery.stores,
+            recovery.graph,
+            recovery.worker,
+        ),
         *(recovery.approvers, recovery.call_journal, recovery.testing, recovery.tracing),
         *(recovery.integrations.hive, recovery.integrations.otel, *EXTRA),
         *(eventlog, eventlog.errors, eventlog.encryption, eventlog.dump, eventlog.repair),

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recovery.journal.submission import Submission
 from recovery.option_checks import check_seconds
 from recovery.stores.protocol import TakesSubmissions, check_run_id
 from recovery.values.pack import pack
 
-if TYPE_CHECKING:
-    from recovery.agent.checkpoint_store import CheckpointStore
-    from recovery.agent.run_handle import RunHandle
-
 NAME_MAX = 200  # characters of an agent's name, or of a limit_key
 
 
 def submit(
-    store: CheckpointStore,
+    backend: object,
     agent: str,
     task: Any,
     run_id: str | None,
     when: tuple[float, int, str],
-) -> RunHandle:
-    """See ``CheckpointStore.submit``; ``when``: its delay_s, priority and limit_key."""
+) -> str:
+    """See ``CheckpointStore.submit``; ``when``: its delay_s, priority and limit_key. The run id."""
     delay_s, priority, limit_key = when
     for name, text, least in (("agent", agent, 1), ("limit_key", limit_key, 0)):
         given: object = text
@@ -39,7 +35,6 @@ def submit(
         raise ValueError(f"priority is a whole number of 32 bits, not {priority!r:.80}")
     pack(task, "task")
     run_id = secrets.token_hex(8) if run_id is None else check_run_id(run_id)
-    backend: object = store.backend
     if not isinstance(backend, TakesSubmissions):
         raise TypeError(
             f"{type(backend).__name__} takes no submissions: implement "
@@ -48,4 +43,4 @@ def submit(
     clock = getattr(backend, "time_ns", time.time_ns)
     not_before_ns = clock() + int(delay_s * 1e9) if delay_s else 0
     backend.submit(Submission(run_id, task, agent, not_before_ns, priority, limit_key))
-    return store.run(run_id)
+    return run_id
