@@ -126,10 +126,13 @@ class WritableLog(LogRecords, Protocol):
     def epoch(self) -> int:
         """The number of this ownership: higher than that of every owner before."""
 
-    @property
-    def owner_may_be_alive(self) -> bool:
-        """Whether the owner before may still be executing something: its lease expired, or it was
-        taken over. What it appends is refused, but its tools may still act."""
+    def former_owner(self) -> str:
+        """An earlier owner that may be alive, in words; "" when all have ended.
+
+        The log was taken from it, or its lease had expired: also if the owners after it released
+        the log. What it appends is refused, but its tools may still act. A store that learns that
+        it has ended says "" from then on.
+        """
 
     @property
     def report(self) -> OpenReport: ...

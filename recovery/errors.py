@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -332,17 +332,32 @@ class InDoubtError(ParkedError):
 
     The run is parked: nothing is executed until each call in ``calls`` is resolved with
     ``RunHandle.resolve``; then run it again, and it resumes where it stopped.
+
+    ``elsewhere``: the calls (LSNs) that a process from which the run was taken may still execute,
+    with a line that names it and says until when. Such a call may take effect after you looked.
+    ``wake_at``: when the run can continue without a person, because that time is over.
     """
 
-    def __init__(self, run_id: str, calls: Sequence[Any]) -> None:
-        self.run_id, self.calls = run_id, tuple(calls)
-        lines = "\n".join(f"  {call}" for call in self.calls)
+    def __init__(
+        self,
+        run_id: str,
+        calls: Sequence[Any],
+        elsewhere: Mapping[int, str] | None = None,
+        wake_at: float | None = None,
+    ) -> None:
+        self.run_id, self.calls, self.wake_at = run_id, tuple(calls), wake_at
+        self.elsewhere = dict(elsewhere or {})
+        lines = "\n".join(f"  {call}{self._there(call.lsn)}" for call in self.calls)
         super().__init__(
             f"run {run_id!r} is parked: the outcome of {len(self.calls)} call(s) is unknown.\n"
             f"{lines}\nFind out whether it happened, then store.run({run_id!r}).resolve(KEY, "
             "Resolution.outcome(value) | Resolution.retry() | Resolution.fail(reason)), and run "
             "again. A tool can do this itself: @tool(reconcile=...) or @tool(after_crash=...)."
         )
+
+    def _there(self, lsn: int) -> str:
+        there = self.elsewhere.get(lsn)
+        return "" if there is None else f"\n    {there}; end that process before you decide"
 
 
 class UnrecordedResultError(RecoveryError):

@@ -46,22 +46,23 @@ class LogOwner:
     alive: bool
 
     def __str__(self) -> str:
-        who = f"process {self.pid} on {self.host}" if self.pid is not None else "a process"
-        return f"{who}, since {self.since}"
+        return f"{_named({'pid': self.pid, 'host': self.host})}, since {self.since}"
 
 
 class Owner:
     """The right to append, under ``epoch``.
 
-    ``owner_may_be_alive``: an earlier owner may be alive and still writing. The log was taken from
-    it, or the lock file that it holds was removed.
+    ``former``: an earlier owner that may be alive and still writing, in words; "" if all have
+    ended. The log was taken from it, or the lock file that it holds was removed.
     """
 
     def __init__(
-        self, directory: Directory, file: File, epoch: int, content: bytes, owner_may_be_alive: bool
+        self, directory: Directory, file: File, epoch: int, content: bytes, former: str
     ) -> None:
         self._directory, self._file, self._content = directory, file, content
-        self.epoch, self.owner_may_be_alive = epoch, owner_may_be_alive
+        self.epoch, self.former = epoch, former
+        # Whether the kernel tells when it ends: not if it holds a lock file that is gone.
+        self._is_seen = bool(former) and file.held(epoch)
         # Kept open: while it is, no other file gets its inode number.
         self._identity = file.identity()
 
@@ -79,6 +80,12 @@ class Owner:
                 f"{self._directory.path}/{LOCK_NAME} was removed or replaced under its owner; "
                 "another process may have the log. What was committed before is kept."
             )
+
+    def living_former(self) -> str:
+        """``former``, as it is now: "" as soon as the kernel says that all have ended."""
+        if self._is_seen and not self._file.held(self.epoch):
+            self.former = ""
+        return self.former
 
     def close(self) -> None:
         """Release the log."""
@@ -112,7 +119,7 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
     try:
         # A lock file whose epoch is lower than that of the segments was removed, replaced, or lost
         # in a power failure. An owner may still hold the lost one.
-        owner_may_be_alive = _read_epoch(file) < last_epoch
+        former = "a process whose lock file is gone" if _read_epoch(file) < last_epoch else ""
         while True:
             epoch = max(_read_epoch(file), last_epoch)
             if epoch >= EPOCH_MAX:
@@ -120,9 +127,11 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
                     f"{directory.path} claims to have had {epoch} owners, which is more than there "
                     "can be: its files were forged or damaged. Nothing was changed."
                 )
-            free = file.lock(epoch)
-            # An owner of an earlier epoch that is still alive was stuck during a takeover.
-            owner_may_be_alive = owner_may_be_alive or not free or file.held(epoch)
+            free, last = file.lock(epoch), _parse(file.pread(_CONTENT_SIZE, 0))
+            if not free:
+                former = _named(last)
+            elif file.held(epoch):  # it was stuck during a takeover
+                former = former or f"a process before {_named(last)}"
             if not ((free or takeover) and file.lock(epoch + 1)):
                 found = _parse(file.pread(_CONTENT_SIZE, 0))
                 raise LogLockedError(
@@ -137,7 +146,7 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
     except BaseException:
         file.close()
         raise
-    return Owner(directory, file, epoch + 1, content, owner_may_be_alive)
+    return Owner(directory, file, epoch + 1, content, former)
 
 
 def claim_if_linked(files: Files, directory: Directory, last_epoch: int, takeover: bool) -> Owner:
@@ -162,6 +171,11 @@ def _gone(directory: Directory) -> LogError:
         f"{directory.path} was removed or moved away while it was being opened. Nothing was "
         "written. Open it again: if it is still gone, that begins a new log."
     )
+
+
+def _named(owner: dict[str, Any]) -> str:
+    pid = owner.get("pid")
+    return f"process {pid} on {owner.get('host')}" if pid is not None else "a process"
 
 
 def _content(files: Files, epoch: int) -> bytes:

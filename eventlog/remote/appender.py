@@ -37,12 +37,19 @@ class Commits(Protocol):
     ) -> None: ...
 
 
+FORMER = "a process whose lease had expired"
+
+
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """Under which epoch this process appends; see WritableLog."""
 
     epoch: int
-    owner_may_be_alive: bool
+    former: str
+
+    def living_former(self) -> str:
+        """See WritableLog.former_owner: nobody says when it ends."""
+        return self.former
 
 
 class RemoteAppender:
@@ -63,7 +70,7 @@ class RemoteAppender:
     ) -> None:
         self._link, self._directory, self._random_bytes = link, directory, random_bytes
         self._key, self.log_id, self.encrypter = head.key, head.log_id, encrypter
-        self.owner = Ownership(head.epoch, head.is_unclean)
+        self.owner = Ownership(head.epoch, FORMER if head.is_unclean else "")
         self.next_lsn, self.oldest_lsn = head.next_lsn, head.oldest_lsn
         self.durable = DurableMark(head.next_lsn - 1, head.snapshot)
         self.segment_size = SEGMENT_SIZE

@@ -71,7 +71,7 @@ class Appender:
 
         A crash in here is safe: after each step the next opening finds the same end.
         """
-        owner_may_be_alive = self.owner.owner_may_be_alive
+        owner_may_be_alive = bool(self.owner.former)
         if tail.next_lsn > LSN_MAX // 2:
             raise LogError(
                 f"{self._directory.path} claims {tail.next_lsn - 1} records, more than there can "

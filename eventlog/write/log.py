@@ -172,11 +172,6 @@ class EventLog:
         return self._appender.owner.epoch
 
     @property
-    def owner_may_be_alive(self) -> bool:
-        """Whether the owner before may be alive: the log was taken over, or its lock file lost."""
-        return self._appender.owner.owner_may_be_alive
-
-    @property
     def last_lsn(self) -> int:
         """The LSN of the newest record; 0 in an empty log."""
         return self._appender.next_lsn - 1
@@ -185,6 +180,10 @@ class EventLog:
     def log_id(self) -> bytes:
         """16 random bytes that never change; durable before any record."""
         return self._appender.log_id
+
+    def former_owner(self) -> str:
+        """See WritableLog. Asks the kernel whether the owners before have ended."""
+        return self._appender.owner.living_former()
 
     @property
     def is_encrypted(self) -> bool:

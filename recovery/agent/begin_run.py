@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from recovery.engine.lifecycle import RunSession
     from recovery.history.checkpoint_store_base import CheckpointStoreBase
     from recovery.history.load import History
+    from recovery.replay.owners import Owners
 
 
 def begin(
@@ -33,6 +34,9 @@ def begin(
 ) -> int:
     """Record that the run begins, or is resumed; the number of recoveries that this is."""
     recovering = history.started is not None or history.restored is not None
+    owners, is_owner_new = history.tallies.owners, not session.fence
+    if is_owner_new:  # the epochs of an imported log begin at 1 again
+        session.fence = max(log.epoch, owners.fence + 1)
     history.code = digest_of(agent_fn) if agent_fn is not None else ""
     code = history.code or None
     if history.started is None:
@@ -50,6 +54,7 @@ def begin(
             signed=kinds_signed(store.approvers),
             agent=agent_name(agent_fn) if agent_fn is not None else None,
             queued=session.submission.queued if session.submission is not None else None,
+            fence=session.fence,
         )
         history.prologue.append(record(log, history, history.started))
         if is_guarded:
@@ -57,13 +62,25 @@ def begin(
     if recovering:
         history.recoveries += 1
         new_rules = history.rules_to_raise()
-        event = RunResumed(history.recoveries, history.step, rules=new_rules, code=code)
+        event = RunResumed(
+            history.recoveries,
+            history.step,
+            rules=new_rules,
+            code=code,
+            fence=session.fence,
+            former=former_of(log, owners) if is_owner_new else None,
+        )
         lsn = record(log, history, event)
         if new_rules is not None:
             history.prologue.append(lsn)
     session.on_first_record(log)
     log.commit_behind()
     return int(recovering)
+
+
+def former_of(log: WritableLog, owners: Owners) -> str | None:
+    """What the record of a resumption says of earlier owners: see RunResumed."""
+    return log.former_owner() or ("" if owners.any_alive else None)
 
 
 def _new_uid(run_id: str, log: WritableLog, is_guarded: bool) -> str:

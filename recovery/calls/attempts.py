@@ -79,6 +79,7 @@ def another_attempt(run: Execution, call: Call) -> Call:
     """Record that a call, which has begun before, is executed again."""
     admit(run, "call", call.tool)
     run.record(CallRetried(call.lsn, call.attempt + 1))
+    run.elsewhere.pop(call.lsn, None)
     return replace(call, attempt=call.attempt + 1)
 
 

@@ -113,13 +113,14 @@ class ChildSession(RunSession):
             self.stop(StoppedError(self.run_id, f"run {self.of.run_id!r} stops"))
 
     def claim(self, store: CheckpointStoreBase, takeover: bool) -> WritableLog:
-        """See RunSession.claim. If the child had a log that is gone, no new one is begun."""
+        """See RunSession.claim. If the child had a log that is gone, no new one is begun. The owner
+        from which the parent was taken may still have the child, too."""
         if self.started > self.asked:
             reader = store.backend.read(self.run_id)
             if reader is None:
                 raise self._lost()
             reader.close()
-        return super().claim(store, takeover)
+        return super().claim(store, takeover or bool(self.of.log.former_owner()))
 
     def check_history(self, log: WritableLog, history: History, task: Any) -> tuple[History, Any]:
         """See RunSession.check_history. Checks that the run is this call's child and may resume."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 from eventlog import RefusedValueError
+from recovery.calls.waiting import wait
 from recovery.declare.spec import AfterCrash, ToolSpec
 from recovery.engine.call_in_progress import CallInProgress
-from recovery.engine.driver_effects import Effect, Invoke
+from recovery.engine.driver_effects import Effect, Invoke, Perform, Waiting
 from recovery.engine.unrecordable_results import refuse_result
 from recovery.journal.call import Call, Resolution
 from recovery.journal.events import CallResolved
@@ -20,6 +22,7 @@ from recovery.values.types import OutcomeUnknown
 if TYPE_CHECKING:
     from recovery.engine.execution import Execution
     from recovery.replay.lost_records import LostRecords
+    from recovery.replay.owners import Elsewhere
     from recovery.replay.recorded_call import RecordedCall
 
 _logger = logging.getLogger("recovery")
@@ -114,7 +117,7 @@ def _decided(
         case "report":
             how = Resolution.outcome(OutcomeUnknown(spec.name, call.idempotency_key))
         case "reconcile":
-            how = yield from _reconcile(run, spec, call)
+            how = yield from _reconciled(run, spec, call)
             who = "reconcile"
         case "park":
             how = Resolution.unknown()
@@ -125,7 +128,8 @@ def _decided(
         if altered:
             _logger.warning("run %s: %s may have been made with %s", run.run_id, call, altered)
             how = Resolution.unknown()
-    run.settled.append(f"{call}: {how.how} ({who})")
+    there = f"; {run.elsewhere[call.lsn]}" if call.lsn in run.elsewhere else ""
+    run.settled.append(f"{call}: {how.how} ({who}){there}")
     _logger.info("run %s: was in doubt: %s", run.run_id, run.settled[-1])
     return how, who
 
@@ -179,6 +183,41 @@ def _others_in_doubt(run: Execution, but: int) -> list[Call]:
         for other in run.replay.in_doubt()
         if other.intent.after_crash == "park" and other.lsn != but
     ]
+
+
+def _reconciled(run: Execution, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Resolution]:
+    """What the tool's hook finds. That a call did not happen is no proof while a former owner of
+    the run may still execute it: so it stays in doubt until the time of the call is over."""
+    how = yield from _reconcile(run, spec, call)
+    there = run.elsewhere.get(call.lsn)
+    if there is None or how.how not in ("retry", "fail"):
+        return how
+    _logger.warning(
+        "run %s: %s: the reconcile hook says %r, but %s", run.run_id, call, how.how, there
+    )
+    while not _is_over(run, there):
+        if there.until is None:
+            return Resolution.unknown()
+        left_s, limit_s = there.until - run.log.time_ns() / 1e9, run.settings.park_after_s
+        if limit_s is not None and left_s > limit_s:
+            run.park([call], wake_at=there.until)
+        what = f"{spec.name}, which is in doubt: {there}"
+        ends = Waiting(call.lsn, what, run.wall_clock() + left_s, partial(_over, run, there))
+        yield Perform(wait(run, ends))
+    if run.log.former_owner() == "":
+        run.elsewhere.clear()
+    return (yield from _reconcile(run, spec, call))
+
+
+def _is_over(run: Execution, there: Elsewhere) -> bool:
+    """Whether no former owner executes the call any more: by the clock of the store, or because all
+    of them have ended."""
+    timed_out = there.until is not None and run.log.time_ns() >= there.until * 1e9
+    return timed_out or run.log.former_owner() == ""
+
+
+def _over(run: Execution, there: Elsewhere) -> float | None:
+    return run.wall_clock() if _is_over(run, there) else None
 
 
 def _reconcile(run: Execution, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Resolution]:

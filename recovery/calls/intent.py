@@ -59,6 +59,7 @@ def intent_of(
         undo,
         key=inside,
         loop=run.loop.place_of(key.scope),
+        timeout_s=None if spec.repeatable else spec.timeout_s,
     )
     if spec.child_id is not None:
         event = replace(event, child=spec.child_id(event.idempotency_key(run.uid)))

@@ -216,6 +216,8 @@ def _call(call: OpenCall, now: float, redaction: Redaction) -> Iterator[Row]:
     yield "", arguments(call, redaction), ""
     yield "", f"idempotency key {call.idempotency_key or 'unknown: lost with the first record'}", ""
     yield "", f"recovery {call.then}", ""
+    if call.elsewhere:
+        yield "", call.elsewhere, "bold red"
     if call.unclaimed_outcomes:
         yield "", f"{unclaimed(call)}, maybe this one: a retry would repeat it", "bold red"
 
@@ -336,6 +338,8 @@ def _call_json(call: OpenCall, redaction: Redaction) -> dict[str, Any]:
         "signals": list(call.signals),
         "signed": call.signed,
         "unclaimed_outcomes": list(call.unclaimed_outcomes),
+        "elsewhere": call.elsewhere,
+        "elsewhere_until": call.elsewhere_until,
     }
 
 

@@ -28,6 +28,7 @@ from recovery.journal.messages import Messages
 from recovery.journal.redaction import Secrets
 from recovery.journal.usage import Usage
 from recovery.replay.call_view import Failure
+from recovery.replay.owners import Elsewhere
 from recovery.values.pack import pack, unpack
 
 P = ParamSpec("P")
@@ -53,6 +54,13 @@ class ExecutionBase(ABC):
         self.task = unpack(pack(history.started.task, "task"))  # not the caller's own object
         self.secrets = Secrets(history.started.salt or self.uid)
         self.recovery_count, self.rules = history.recoveries, history.rules
+        owners = history.tallies.owners
+        self.fence = owners.fence
+        # Calls (LSNs) that a former owner may still execute.
+        self.elsewhere: dict[int, Elsewhere] = {}
+        if owners.any_alive:
+            found = ((one.lsn, owners.executing(one)) for one in history.replay.recorded())
+            self.elsewhere = {lsn: there for lsn, there in found if there is not None}
         self.step = self.served = self.executed = 0
         self.in_loop = False  # whether the loop of steps has begun
         self.unmeasured = 0  # executed calls whose usage is unknown
@@ -201,9 +209,14 @@ class ExecutionBase(ABC):
         self.cut_short.append(replace(one, by_stop=isinstance(cause, Stop)))
 
     def park(
-        self, calls: list[Call], *, around: Iterable[int] = (), undo: bool = False
+        self,
+        calls: list[Call],
+        *,
+        around: Iterable[int] = (),
+        undo: bool = False,
+        wake_at: float | None = None,
     ) -> NoReturn:
-        """Stop the run until these calls are resolved.
+        """Stop the run until these calls are resolved, or it is ``wake_at``.
 
         Calls around them that park as well are in doubt too, because they stop here.
         """
@@ -224,9 +237,10 @@ class ExecutionBase(ABC):
                 if one is not None and one.spec.after_crash == "park" and lsn not in named
             ),
         ]
-        self.record(RunParked([call.lsn for call in calls], undo))
+        self.record(RunParked([call.lsn for call in calls], undo, wake_at=wake_at))
         self.commit()
-        self.stop(InDoubtError(self.run_id, calls))
+        elsewhere = {lsn: str(there) for lsn, there in self.elsewhere.items()}
+        self.stop(InDoubtError(self.run_id, calls, elsewhere, wake_at))
 
     def park_for(self, in_doubt: Iterable[CallInProgress]) -> None:
         """Stop the run if any of these calls is in doubt."""

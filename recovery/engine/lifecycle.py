@@ -24,6 +24,7 @@ class RunSession:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.submission: Submission | None = None  # what it was submitted as, of a new run
+        self.fence = 0  # of this owner of the run, once it has recorded something
         self._run: Execution | None = None
         self._error: Exception | None = None
 

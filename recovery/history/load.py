@@ -118,6 +118,11 @@ class History:
         return self.started.uid if self.started is not None else ""
 
     @property
+    def fence(self) -> int:
+        """0: for a process that only reads the run, see Call."""
+        return 0
+
+    @property
     def rules(self) -> int:
         """The version of the contract that the run was begun under; 1 for runs of older libraries.
 

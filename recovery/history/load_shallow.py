@@ -69,6 +69,11 @@ class ShallowHistory:
         """See History.uid."""
         return self.started.uid if self.started is not None else ""
 
+    @property
+    def fence(self) -> int:
+        """0: for a process that only reads the run, see Call."""
+        return 0
+
     def check(self) -> None:
         """Raise the error that forbids a recovery: DamagedRunError, or RecoveryError for a fork
         that was not finished."""

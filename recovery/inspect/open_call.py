@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from eventlog import Packed
@@ -13,6 +13,7 @@ from recovery.inspect.inbox_view import awaited
 from recovery.journal.events import RunCancelled, RunStarted, RunUndone
 from recovery.journal.keys import step_of
 from recovery.replay.matching import Replay
+from recovery.replay.owners import Owners
 from recovery.replay.recorded_call import RecordedCall
 from recovery.text import shown_time
 from recovery.values.pack import unpack
@@ -40,6 +41,9 @@ class OpenCall:
     started, if it did. ``signals``: those that it waits for, by name. ``signed``: whether a
     decision about it counts only with a signature. ``unclaimed_outcomes``: outcomes (LSNs) in the
     log whose calls were lost; one may be this call's, so that a retry would repeat it.
+    ``elsewhere``: a line that names the process from which the run was taken, if it may still
+    execute the call; ``elsewhere_until``: until then (seconds since 1970; None: the call has no
+    time-out).
     """
 
     lsn: int
@@ -58,6 +62,8 @@ class OpenCall:
     signed: bool = False
     unclaimed_outcomes: tuple[int, ...] = ()
     packed: Packed | None = field(default=None, repr=False)
+    elsewhere: str = ""
+    elsewhere_until: float | None = None
 
     @property
     def name(self) -> str:
@@ -74,7 +80,7 @@ class OpenCall:
 
 
 def open_calls(
-    replay: Replay, started: RunStarted | None, ended: Ended | None, alive: bool
+    replay: Replay, owners: Owners, started: RunStarted | None, ended: Ended | None, alive: bool
 ) -> Iterator[OpenCall]:
     """The calls without an outcome, in the order of the log; of a run that has ended, the side
     effects in doubt."""
@@ -93,7 +99,11 @@ def open_calls(
         elif call.lsn in doubt:
             state = "under way" if alive else "in doubt"
         then = "nothing: the run is cancelled" if cancelled else ""
-        yield _open_call(call, state, started, then)
+        shown = _open_call(call, state, started, then)
+        there = owners.executing(call) if call.in_doubt else None
+        if there is not None:
+            shown = replace(shown, elsewhere=str(there), elsewhere_until=there.until)
+        yield shown
 
 
 def _open_call(

@@ -33,6 +33,7 @@ from recovery.journal.submission import Submission, submission_of
 from recovery.replay.crash_counts import crashes_in_a_row
 from recovery.replay.error_counts import ErrorTally, RunError, has_diverged
 from recovery.replay.matching import Replay
+from recovery.replay.owners import Owners
 from recovery.replay.progress import Progress, ProgressTally
 from recovery.values.pack import pack, unpack
 
@@ -91,7 +92,7 @@ class RunStatus:
     ``progress``: steps, calls, tokens, cost (see Progress). ``owner``: the process that has it, or
     had it last. ``started`` and ``last``: its first and last record, in seconds since 1970, 0.0 if
     unknown; ``last_event``: the last one, in a line. ``wake_at``: when a waiting run can continue
-    by itself.
+    by itself, or one in doubt because no process from which it was taken executes the call then.
 
     ``checkpoint`` and ``checkpoint_step``: LSN and step of the checkpoint that a recovery begins
     with, 0 if none; ``replayed``: the records after it. ``damage``: what is lost of these, or of
@@ -160,7 +161,7 @@ class RunStatus:
             return False
         if self.state == "submitted":
             return self.wake_at is None or self.wake_at <= time.time()
-        if self.state == "waiting" and self.wake_at is not None and self.wake_at <= time.time():
+        if self.wake_at is not None and self.wake_at <= time.time():
             return True
         sent = any(message.wanted for message in self.unread)
         return self.state == "interrupted" or (self.state in ("waiting", "parked") and sent)
@@ -180,7 +181,12 @@ class RunStatus:
 
     @property
     def _to_resolve(self) -> list[str]:
-        return [one.name for one in self.in_doubt if one.after_crash == "park"]
+        return [
+            one.name
+            for one in self.in_doubt
+            if one.after_crash == "park"
+            or (one.after_crash == "reconcile" and one.elsewhere and one.elsewhere_until is None)
+        ]
 
     def stuck(self, crashes_min: int = CRASHES_MIN) -> str:
         """Why the run gets no further by being resumed, in a line; "" if it may.
@@ -293,7 +299,7 @@ def _status_of(
     read.damage = list(dict.fromkeys((*tail.damaged, *read.damage)))
     known["damage"] = tuple(read.damage)
     alive = owner is not None and owner.alive
-    calls = tuple(open_calls(read.replay, read.started, read.ended, alive))
+    calls = tuple(open_calls(read.replay, read.owners, read.started, read.ended, alive))
     failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
     parked = read.parked
@@ -347,7 +353,7 @@ def _queued(read: _Read) -> dict[str, Any]:
 def _wake_at(state: State, parked: RunParked | None, submission: Submission | None) -> float | None:
     if state == "submitted" and submission is not None and submission.not_before_ns:
         return submission.not_before_ns / 1e9
-    return parked.wake_at if state == "waiting" and parked is not None else None
+    return parked.wake_at if state in ("waiting", "in doubt") and parked is not None else None
 
 
 def _packed_task(started: RunStarted | None, submission: Submission | None) -> Packed | None:
@@ -363,6 +369,7 @@ class _Read:
     run: ShallowHistory
     tally: ProgressTally
     errors: ErrorTally
+    owners: Owners
     replay: Replay
     started: RunStarted | None
     parent: ParentRun | None
@@ -418,17 +425,19 @@ def _read(reader: ReadableLog, run_id: str, approvers: Approvers | None) -> _Rea
     found = load_shallow(reader, run_id, approvers)
     entries, tail, start = found.entries, found.tail, found.start
     tally = ProgressTally()
-    errors = ErrorTally()
-    for one in (tally, errors):
+    errors, owners = ErrorTally(), Owners()
+    for one in (tally, errors, owners):
         with suppress(KeyError, ValueError):  # of a version with other contents
             one.from_checkpoint(start.carried[one.name])
         for entry in tail:
-            one.observe(*entry)
+            if type(entry[2]) in one.wants:
+                one.observe(*entry)
     events = [event for *_, event in entries]
     return _Read(
         found,
         tally,
         errors,
+        owners,
         found.replay,
         found.started,
         ParentRun.of(found.started),

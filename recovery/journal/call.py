@@ -44,6 +44,10 @@ class Call:
 
     ``idempotency_key`` is the same for every attempt; ``attempt`` counts from 1; ``lsn``: of the
     intent; ``started_ns``: when it was first intended (wall clock, ns).
+
+    ``fence``: the number of the run's present owner, which grows with each owner. A service that
+    keeps the highest fence of the run, and refuses a lower one, refuses a process that has lost the
+    run. 0 in a process that only reads the run.
     """
 
     run_id: str
@@ -56,11 +60,13 @@ class Call:
     idempotency_key: str
     attempt: int
     started_ns: int
+    fence: int = 0
 
     @property
     def headers(self) -> dict[str, str]:
-        """The idempotency key as the HTTP header that many services read."""
-        return {"Idempotency-Key": self.idempotency_key}
+        """The idempotency key as the HTTP header that many services read, and ``Fence``."""
+        key = {"Idempotency-Key": self.idempotency_key}
+        return key | {"Fence": str(self.fence)} if self.fence else key
 
     def __str__(self) -> str:
         parts = [shorten(arg, 80) for arg in self.args]

@@ -12,7 +12,6 @@ from recovery.values.fields import declared
 from recovery.values.pack import pack, unpack, unpack_map
 
 _FIELDS = {kind: tuple(f.name for f in fields(event)) for kind, event in TYPES.items()}
-assert all(len(names) < 16 for names in _FIELDS.values())  # so that a fixmap holds them
 _REQUIRED = {
     kind: {f.name for f in fields(event) if f.default is MISSING and f.default_factory is MISSING}
     for kind, event in TYPES.items()
@@ -40,7 +39,8 @@ def encode(event: Event) -> tuple[str, Packed]:
         value = getattr(event, name)
         if value is not None or name not in _SILENT[kind]:
             parts += (_NAMES[name], value if type(value) is Packed else pack(value, name))
-    parts[0] = bytes((0x80 | len(parts) // 2,))  # msgpack's fixmap
+    count = len(parts) // 2
+    parts[0] = bytes((0x80 | count,) if count < 16 else (0xDE, 0, count))  # msgpack's fixmap, map16
     return kind, Packed(b"".join(parts))
 
 

@@ -26,6 +26,7 @@ class RunStarted:
     signature (as in Approvers, and "decision"); None for nothing. ``agent``: the function of the
     agent that began it (see agent_name), for people: nothing is imported by it; None if unknown.
     ``queued``: what workers choose it by (see Submission.queued); None if it was not submitted.
+    ``fence``: of its owner, see Call; None from older libraries.
     """
 
     kind: ClassVar = "run_started"
@@ -40,6 +41,7 @@ class RunStarted:
     signed: list[str] | None = None
     agent: str | None = None
     queued: dict[str, Any] | None = None
+    fence: int | None = None
 
 
 @light_dataclass
@@ -47,6 +49,9 @@ class RunResumed:
     """A process resumed the run: the ``recovery``-th time, from the end of ``from_step``.
 
     ``rules``: the version of the library's contract, where the run was begun under an older one.
+    ``fence``: of its owner, as in RunStarted. ``former``: the owner before, in words, if it may be
+    alive and still execute calls; "" if all earlier owners are known to have ended, after a record
+    that one may be alive; None if the owner before is known to have ended.
     """
 
     kind: ClassVar = "run_resumed"
@@ -55,6 +60,8 @@ class RunResumed:
     reason: str = ""
     rules: Any = None
     code: str | None = None
+    fence: int | None = None
+    former: str | None = None
 
 
 @light_dataclass
@@ -86,7 +93,7 @@ class CallIntended:
     ``lost``: True where it may have been made before, because its record may be among lost ones;
     None where it was not. ``loop``, of a call that was made in no step: BEFORE the loop of steps,
     before the loop of a RESUMED run, or BESIDE it by a task that was started earlier; None in runs
-    of older libraries.
+    of older libraries. ``timeout_s``: of an attempt at a side effect; None without one.
     """
 
     kind: ClassVar = "call"
@@ -105,6 +112,7 @@ class CallIntended:
     lost: bool | None = None
     loop: str | None = None
     signed: bool | None = None
+    timeout_s: float | int | None = None
 
     @property
     def identity(self) -> CallKey:

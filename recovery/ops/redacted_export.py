@@ -20,7 +20,7 @@ from recovery.values.pack import split_list, unpack_map
 from recovery.values.render import HIDDEN, Redaction
 
 # Text of the program or of people, which may quote any value.
-_TEXTS = {"message", "traceback", "drift", "why"}
+_TEXTS = {"message", "traceback", "drift", "why", "former"}
 _OF_EXCEPTION = ("args", "attributes", "group", "cause")
 _OF_TOOL = {"args", "value"}
 _LEFT_OUT = Packed(pack({}))

@@ -39,6 +39,8 @@ class OfRun(Protocol):
     def run_id(self) -> str: ...
     @property
     def uid(self) -> str: ...
+    @property
+    def fence(self) -> int: ...
 
 
 def call_view(
@@ -60,6 +62,7 @@ def call_view(
         intent.idempotency_key(run.uid),
         number,
         started_ns,
+        run.fence,
     )
 
 

@@ -434,6 +434,10 @@ class Replay:
         self._matched |= passed & {lsn for lsn, _ in self._expected}
         return sorted(new)
 
+    def recorded(self) -> Iterable[RecordedCall]:
+        """All calls that are recorded after the checkpoint, and not forgotten."""
+        return self._by_lsn.values()
+
     # -- unmatched calls
 
     def resembling(self, key: CallKey) -> RecordedCall | None:

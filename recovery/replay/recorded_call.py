@@ -115,6 +115,7 @@ class RecordedCall:
     last: About | None = None
     last_lsn: int = 0
     last_ns: int = 0
+    again_lsn: int = 0  # where its newest attempt began, if that is not its intent
     decided: CallDecided | None = None
     # The last decision that counted: its LSN in the inbox, and when it was made (ns since 1970).
     last_decision: tuple[int, int] = (0, 0)
@@ -141,7 +142,7 @@ class RecordedCall:
             self.decided = event
             self.last_decision = max(self.last_decision, (event.inbox, event.sent or 0))
             if event.approved:  # from here on it may have begun, whatever its state was
-                self.last = None
+                self.last, self.again_lsn = None, lsn
             return
         self.last, self.last_lsn, self.last_ns = event, lsn, time_ns
         self.parked_run = False
@@ -150,7 +151,7 @@ class RecordedCall:
         )
         match event:
             case CallRetried(attempt=attempt):
-                self.attempts = attempt
+                self.attempts, self.again_lsn = attempt, lsn
             case AttemptFailed():
                 self.tries = self.tries.next()
             case CallFailed():

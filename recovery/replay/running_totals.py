@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 
 from recovery.journal.events import Event, RunResumed, RunStarted
 from recovery.replay.error_counts import ErrorTally
+from recovery.replay.owners import Owners
 from recovery.replay.progress import ProgressTally
 from recovery.replay.retries import Retries
 from recovery.replay.taken_signals import Signals
@@ -60,7 +61,14 @@ class CodeTally:
 Observer = Callable[[int, int, Event], None]
 
 # One of each in every run.
-KINDS: tuple[type[Accumulator], ...] = (ProgressTally, Signals, Retries, ErrorTally, CodeTally)
+KINDS: tuple[type[Accumulator], ...] = (
+    ProgressTally,
+    Signals,
+    Retries,
+    ErrorTally,
+    CodeTally,
+    Owners,
+)
 
 
 class Accumulators:
@@ -83,6 +91,11 @@ class Accumulators:
     def progress(self) -> ProgressTally:
         """The accumulator of progress and usage."""
         return cast(ProgressTally, self._tallies[ProgressTally.name])
+
+    @property
+    def owners(self) -> Owners:
+        """The accumulator of owners."""
+        return cast(Owners, self._tallies[Owners.name])
 
     def observe(self, lsn: int, time_ns: int, event: Event) -> None:
         """Show an event to the accumulators that observe its type."""

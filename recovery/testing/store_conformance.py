@@ -72,7 +72,7 @@ class StoreConformance:
         one, other = open_store(), open_store()
         assert one.read(RUN) is None and one.run_ids() == [] and one.size(RUN) == 0
         with one.claim(RUN) as log:
-            assert (log.last_lsn, log.epoch) == (0, 1) and not log.owner_may_be_alive
+            assert (log.last_lsn, log.epoch) == (0, 1) and not log.former_owner()
             _written(log, 1, {"two": [2.5, None, b"\0\xff"]}, "dritter")
             assert log.durable_lsn == log.last_lsn == 3
             found = _records(other)
@@ -119,7 +119,7 @@ class StoreConformance:
         log.close()
         with other.claim(RUN) as after:  # at once
             assert after.epoch > log.epoch and after.last_lsn == 1
-            assert not after.owner_may_be_alive
+            assert not after.former_owner()
         with pytest.raises(LogError):
             log.append("value", 2)
 
@@ -128,7 +128,7 @@ class StoreConformance:
         old = one.claim(RUN)
         _written(old, "kept")
         new = other.claim(RUN, takeover=True)
-        assert new.epoch > old.epoch and new.owner_may_be_alive and new.last_lsn == 1
+        assert new.epoch > old.epoch and new.former_owner() and new.last_lsn == 1
         old.append("value", "stale")
         with pytest.raises(FencedError):
             old.commit()
@@ -633,7 +633,7 @@ class ServerConformance(StoreConformance):
         _written(old, 1)
         _until(lambda: _may_be_claimed(open_store(), "stopped"))
         new = open_store().claim("stopped")
-        assert new.owner_may_be_alive and new.epoch == old.epoch + 1
+        assert new.former_owner() and new.epoch == old.epoch + 1
         old.append("value", "stale")
         with pytest.raises(FencedError):
             old.commit()

@@ -25,7 +25,7 @@ def test_each_owner_has_a_higher_epoch() -> None:
     disk = SimulatedDisk()
     for epoch in (1, 2, 3):
         owner = take(disk)
-        assert (owner.epoch, owner.owner_may_be_alive) == (epoch, False)
+        assert (owner.epoch, owner.former) == (epoch, "")
         owner.check()
         owner.close()
     assert take(disk, last_epoch=10).epoch == 11
@@ -45,7 +45,7 @@ def test_an_owner_that_lost_the_log_is_told_so_every_time() -> None:
     disk = SimulatedDisk()
     old = take(disk)
     new = take(disk, takeover=True)
-    assert (new.epoch, new.owner_may_be_alive) == (2, True)
+    assert (new.epoch, new.former) == (2, "process 1 on simulated")
     for _ in range(2):
         with pytest.raises(FencedError, match="epoch 2, ours 1"):
             old.check()
@@ -57,7 +57,7 @@ def test_an_owner_that_lost_the_log_is_told_so_every_time() -> None:
 def test_a_takeover_from_nobody_is_an_opening() -> None:
     disk = SimulatedDisk()
     take(disk).close()
-    assert not take(disk, takeover=True).owner_may_be_alive
+    assert not take(disk, takeover=True).former
 
 
 def test_while_an_owner_that_lost_the_log_is_alive_the_log_is_contested() -> None:
@@ -66,10 +66,11 @@ def test_while_an_owner_that_lost_the_log_is_alive_the_log_is_contested() -> Non
     old = take(disk)
     take(disk, takeover=True).close()
     third = take(disk)
-    assert third.owner_may_be_alive
-    third.close()
+    assert third.living_former() == "a process before process 1 on simulated"
     old.close()
-    assert not take(disk).owner_may_be_alive
+    assert third.living_former() == "", "the kernel says when it has ended"
+    third.close()
+    assert not take(disk).former
 
 
 @pytest.mark.parametrize("left", [None, b"", bytes(512), b"garbage", b'{"epoch": 1}'])
@@ -82,7 +83,7 @@ def test_a_lock_file_that_knows_less_than_the_segments_is_contested(left: bytes 
         content(disk)[:] = left
         old.close()
     new = take(disk, last_epoch=5)
-    assert (new.epoch, new.owner_may_be_alive) == (6, True)
+    assert (new.epoch, new.former) == (6, "a process whose lock file is gone")
     with pytest.raises(FencedError):
         if left is None:
             old.check()

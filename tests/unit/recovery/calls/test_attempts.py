@@ -726,5 +726,5 @@ def test_an_idempotency_key_is_a_header() -> None:
 
     sync(lambda run: run.call(post), disk_store())
     assert seen[0] == seen[1]
-    assert list(seen[0]) == ["Idempotency-Key"]
+    assert list(seen[0]) == ["Idempotency-Key", "Fence"]
     assert len(seen[0]["Idempotency-Key"]) == 32
