@@ -25,8 +25,8 @@ from recovery.call_journal import CallJournal
 from recovery.errors import WaitingError
 from recovery.graph import Graph, GraphExecutor
 from recovery.journal.events import RunResumed, RunStarted
+from recovery.stores.log_store import LogStore
 from recovery.stores.memory import MemoryStore
-from recovery.stores.protocol import LogStore
 from tests.support.lives import RUN, Died, disk_store, recorded, run
 
 
