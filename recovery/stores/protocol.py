@@ -200,8 +200,8 @@ class RunQueue(TakesSubmissions, Protocol):
         ``after``.
 
         ``due``: only runs that make progress if they are resumed now, the most urgent first. These
-        are submitted ones whose time has come, and runs whose owner is gone. Also waits that are
-        over, and runs that were sent something since they parked. ``agents``: only runs of these.
+        are submitted runs whose time has come, and runs whose owner is gone. They are also waits
+        that are over, and parked runs that were sent something. ``agents``: only runs of these.
         """
 
     def wait(self, timeout_s: float) -> bool:

@@ -40,7 +40,8 @@ order by h.id, p.number
 """
 _APPEND = (
     "select {s}.append(%s::float8, %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], "
-    "%s::bigint[], %s::bigint[], %s::integer[], %s::integer[], %s::bigint[], %s::integer[], "
+    "%s::bigint[], %s::bigint[], %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], "
+    "%s::integer[], "
     "%s::text[], %s::bigint[], %s::text[], %s::integer[], %s::text[], %s::boolean[], "
     "%s::text[], %s::bigint[], %s::integer[], "
     "%s::bigint[], %b::bytea[])"
@@ -141,6 +142,7 @@ class PostgresEngine:
         values = (
             lease_s,
             *_columns(batches, "key epoch expected next_lsn oldest_lsn snapshot tail number end"),
+            [sum(len(piece.data) for piece in one.pieces) for one in batches],
             [one.keep_from for one in batches],
             [one.label.state if one.label else None for one in batches],
             [one.label.due_ns if one.label else 0 for one in batches],

@@ -101,8 +101,8 @@ _APPEND = """
 create function {s}.append(
     p_lease double precision, p_log bigint[], p_epoch bigint[], p_expected bigint[],
     p_next bigint[], p_oldest bigint[], p_snapshot bigint[], p_tail integer[], p_number integer[],
-    p_ends bigint[], p_keep_from integer[], p_state text[], p_due bigint[], p_agent text[],
-    p_priority integer[], p_key text[], p_releases boolean[],
+    p_ends bigint[], p_added bigint[], p_keep_from integer[], p_state text[], p_due bigint[],
+    p_agent text[], p_priority integer[], p_key text[], p_releases boolean[],
     p_wakes text[], p_piece_log bigint[], p_piece_number integer[], p_piece_at bigint[],
     p_piece_data bytea[]
 ) returns bigint[] language plpgsql as $f$
@@ -116,8 +116,7 @@ begin
         update {s}.logs l set
             next_lsn = b.next_lsn, oldest_lsn = b.oldest, snapshot = b.snapshot, tail = b.tail,
             number = b.number, ends = b.ends, first = greatest(l.first, b.keep_from),
-            size = l.size + coalesce((select sum(length(d)) from
-                unnest(p_piece_log, p_piece_data) as q(log, d) where q.log = b.log), 0),
+            size = l.size + b.added,
             lease_until = case when b.releases then null when l.lease_until is null then null
                 else now() + p_lease * interval '1 second' end,
             held = l.held and not b.releases,
@@ -130,9 +129,9 @@ begin
             limit_key = case when b.agent is null then l.limit_key else b.limit_key end,
             changed_at = now()
         from unnest(p_log, p_epoch, p_expected, p_next, p_oldest, p_snapshot, p_tail, p_number,
-            p_ends, p_keep_from, p_state, p_due, p_agent, p_priority, p_key, p_releases)
-            as b(log, epoch, expected, next_lsn, oldest, snapshot, tail, number, ends, keep_from,
-                state, due, agent, priority, limit_key, releases)
+            p_ends, p_added, p_keep_from, p_state, p_due, p_agent, p_priority, p_key, p_releases)
+            as b(log, epoch, expected, next_lsn, oldest, snapshot, tail, number, ends, added,
+                keep_from, state, due, agent, priority, limit_key, releases)
         where l.id = b.log and l.epoch = b.epoch and l.next_lsn = b.expected
         returning l.id
     ), added as (
