@@ -18,6 +18,7 @@ __all__ = [
     "ChildParkedError",
     "DamagedRunError",
     "DivergenceError",
+    "ForgottenError",
     "InDoubtError",
     "LeftBehindError",
     "NoAnswerError",
@@ -30,6 +31,7 @@ __all__ = [
     "RunFailedError",
     "RunUndoneError",
     "StoppedError",
+    "SubjectKeysError",
     "TaskMismatchError",
     "ToolError",
     "UndoError",
@@ -551,6 +553,35 @@ class UnreadableValueError(RecoveryError):
     def at(self, lsn: int) -> UnreadableValueError:
         """The same error, of a value in this record."""
         return UnreadableValueError(self.what, self.todo, self.name, self.path, lsn)
+
+
+class SubjectKeysError(UnreadableValueError):
+    """The document with the keys of subjects cannot be read. Nothing is lost by that alone.
+
+    It is damaged, or encrypted with another key. Nothing was executed, and no key was made or
+    destroyed. Put the document back, or give the key; then run again.
+    """
+
+    def __init__(self, what: str, todo: str) -> None:
+        super().__init__(f"the document with the keys of subjects {what}", f"{todo}.")
+
+
+class ForgottenError(RecoveryError):
+    """The run needs a value of a subject that was forgotten, or was to record one.
+
+    Nothing was executed or recorded since. ``run_id``: the run; ``what``: what it needs; ``keys``:
+    the ids of its keys; one of them is destroyed. No process can read the value again.
+    """
+
+    def __init__(self, run_id: str, what: str, keys: Sequence[bytes] = ()) -> None:
+        self.run_id, self.what, self.keys = run_id, what, tuple(keys)
+        names = ", ".join(one.hex()[:8] for one in self.keys)
+        super().__init__(
+            f"run {run_id!r} needs {what}. It belongs to a subject that was forgotten: key {names} "
+            "is destroyed. Nothing was executed since.\nTo end the run: `recovery cancel "
+            f"{run_id}`. To let the agent continue with a Forgotten in place of what is gone: "
+            'RecoverableAgent(..., on_forgotten="serve").'
+        )
 
 
 class NoAnswerError(Exception):

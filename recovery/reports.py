@@ -10,6 +10,7 @@ from recovery.inspect.run_event import RunEvent
 from recovery.inspect.status import RunStatus
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import ChildRun, ParentRun
+from recovery.ops.forget import ForgottenSubject
 from recovery.ops.remove import RemovedRun
 from recovery.replay.error_counts import RunError
 from recovery.replay.progress import Progress
@@ -19,6 +20,7 @@ __all__ = [
     "ComparedRun",
     "Comparison",
     "Difference",
+    "ForgottenSubject",
     "ForkedFrom",
     "OpenCall",
     "ParentRun",

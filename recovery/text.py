@@ -11,6 +11,7 @@ from eventlog.format.record import kind_name
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 QUOTED = "  | "  # before lines of quoted text
+SEALED_TEXT = "<of a subject>"  # in place of values that are sealed in the log
 
 
 def printable(text: str) -> str:

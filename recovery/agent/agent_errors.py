@@ -58,7 +58,7 @@ def note_error(
     log: WritableLog, history: History, run: Execution, exc: Exception, *, goes_on: bool
 ) -> None:
     """Record the agent's exception; durable soon. A failure of the log is only logged."""
-    what = failure(0, exc, run.secrets, _users_part(exc.__traceback__))
+    what = failure(0, exc, run.scrubber, _users_part(exc.__traceback__))
     call = exc.lsn if isinstance(exc, UnrecordedResultError) else 0
     place = place_of(exc.__traceback__)
     event = AgentRaised(what.type, what.message, what.traceback, run.step, place, goes_on, call)
@@ -156,7 +156,7 @@ def end_if_permanent(log: WritableLog, history: History, run: Execution, exc: Ex
             check_open(run)
     except Stop as stop:
         raise stop.error from exc
-    what = failure(0, exc, run.secrets)
+    what = failure(0, exc, run.scrubber)
     call = calls[0] if calls else 0
     record(log, history, RunFailed(what.type, what.message, what.traceback, call))
     log.commit()

@@ -15,6 +15,7 @@ from recovery.history.signed_resolutions import kinds_signed
 from recovery.inspect.inbox_check import check_not_begun
 from recovery.journal.contract_version import CURRENT, Rules
 from recovery.journal.events import RunResumed, RunStarted
+from recovery.values.sealed import Subjects
 
 if TYPE_CHECKING:
     from eventlog import WritableLog
@@ -44,6 +45,7 @@ def begin(
         parent = session.parent.packable() if session.parent is not None else None
         is_guarded = log.is_encrypted or store.approvers is not None
         uid, rules = _new_uid(session.run_id, log, is_guarded), Rules(CURRENT)
+        subject = Subjects(session.subject) if session.subject else None
         history.started = RunStarted(
             session.run_id,
             task,
@@ -55,6 +57,7 @@ def begin(
             agent=agent_name(agent_fn) if agent_fn is not None else None,
             queued=session.submission.queued if session.submission is not None else None,
             fence=session.fence,
+            subject=subject,
         )
         history.prologue.append(record(log, history, history.started))
         if is_guarded:

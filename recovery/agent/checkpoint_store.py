@@ -11,6 +11,7 @@ from recovery.option_checks import check_one_of
 if TYPE_CHECKING:
     from recovery.agent.run_handle import RunHandle
     from recovery.inspect.status import RunStatus, State
+    from recovery.ops.forget import ForgottenSubject
     from recovery.ops.remove import RemovedRun
 
 
@@ -132,3 +133,30 @@ class CheckpointStore(CheckpointStoreBase):
         from recovery.ops.gc import gc  # noqa: PLC0415 - only where it is used
 
         return gc(self, older_than_s=older_than_s, keep=keep, states=states, dry_run=dry_run)
+
+    def subjects(self) -> list[str]:
+        """The subjects that have a key in this store, in their order (see ``@tool(subject=)``).
+
+        Raises SubjectKeysError when the keys cannot be read.
+        """
+        from recovery.ops.forget import keys_of  # noqa: PLC0415 - only where it is used
+
+        return keys_of(self).subjects()
+
+    def forget(
+        self, subject: str, *, force: bool = False, dry_run: bool = False
+    ) -> ForgottenSubject | None:
+        """Destroy the key of ``subject``: no one can read again what runs recorded of it.
+
+        Durable when this returns; after a crash the key is there or gone, as a whole. Logs stay as
+        they are, and all checksums fit. New values of the subject get a new key. Reads all runs
+        first, to find those that hold values of it. Returns what was forgotten, or with ``dry_run``
+        would be; None if the subject has no key.
+
+        Raises LogLockedError when a process has one of these runs. With ``force`` that process
+        stops the run (ForgottenError) when it is next to record a value of the subject. Raises
+        SubjectKeysError when the keys cannot be read. Nothing was forgotten then.
+        """
+        from recovery.ops.forget import forget  # noqa: PLC0415 - only where it is used
+
+        return forget(self, subject, force=force, dry_run=dry_run)

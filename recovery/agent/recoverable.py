@@ -38,7 +38,8 @@ from recovery.engine.resuming import RECORDED, ResumeSession
 from recovery.engine.unrecordable_results import finish
 from recovery.errors import StoppedError
 from recovery.history.find_run import store_difference
-from recovery.history.load import Ended, load
+from recovery.history.load import Ended, History, load
+from recovery.history.subject_values import check_readable, check_restored
 from recovery.journal.events import RunCancelled, RunFailed, RunFinished, RunUndone
 from recovery.journal.failure import message_of
 from recovery.stores.file import default_directory
@@ -113,6 +114,13 @@ class RecoverableAgent(Generic[Result]):
             another order (True). These are local variables, objects that the state has twice, a
             changed ``run.task``, races. The agent's source is examined once, its variables until
             the first checkpoint.
+        subject: To whom a run belongs, with all that it records. The id of a person (text), or a
+            function of the task that gives the id. None (the default): to no one. Everything is
+            encrypted with a key of that subject, until ``store.forget(subject)`` destroys the key.
+            It counts for runs that begin.
+        on_forgotten: What an agent gets whose run needs a value of a forgotten subject. "stop" is
+            the default: a ForgottenError, before anything is executed. "serve": a Forgotten in
+            place of the value.
         on_drift: The reaction to code that differs from the record where no side effect can follow.
             "report" is the default: the run continues, and the report, the log and an event name
             the difference. "stop" is a DivergenceError.
@@ -365,6 +373,21 @@ class RecoverableAgent(Generic[Result]):
             while not effect.run.drained() and time.monotonic() < deadline:
                 time.sleep(0.005)
 
+    def _ending(self, session: RunSession, history: History, task: Any) -> RunFinished | None:
+        """The recorded end of the run. Of one that has not ended: find out to whom it belongs, and
+        check that what it has recorded can be read."""
+        ended, serves = ending_of(history, task), self.settings.on_forgotten == "serve"
+        if ended is not None:
+            check_readable(ended.result, session.run_id, "its result", serves)
+            return ended
+        history.subjects.open(session.run_id, self.store.backend)
+        history.subjects.check_known()
+        if history.started is None:
+            own = self.settings.subject_of(task)
+            session.subject = history.subjects.ids_of(own) if own else session.subject
+        check_restored(session.run_id, history.started, history.restored, serves)
+        return None
+
     def _recover(
         self, task: Any, session: RunSession, takeover: bool, kind: type[Drivers]
     ) -> Generator[_Effect, Any, RunResult[Any]]:
@@ -385,7 +408,7 @@ class RecoverableAgent(Generic[Result]):
                 history, task = session.check_history(log, history, task)
                 if _is_over(history.ended):  # a crash may have come before its children ended
                     yield _Block(partial(cancel_children, self.store, log, run_id, ""))
-                ended = ending_of(history, task)
+                ended = self._ending(session, history, task)
                 if ended is not None:
                     return _result(run_id, ended, report_of(log, history, False, began))
                 listen(history, self.store.backend, self.settings.on_event)
@@ -423,7 +446,7 @@ class RecoverableAgent(Generic[Result]):
                         "run %s: recovering from %s: %s",
                         run_id,
                         type(exc).__name__,
-                        quoted(message_of(exc, run.secrets)),
+                        quoted(message_of(exc, run.scrubber)),
                     )
                 finally:
                     run.close()

@@ -284,7 +284,8 @@ class Run(_RunBase):
             **options: For a function, those of a RecoverableAgent, with the same defaults:
                 ``checkpoint_every_n``, ``checkpoint_every_bytes``, ``max_recoveries``,
                 ``after_crash``, ``stop_on``, ``park_after_s``, ``budget``, ``max_children``,
-                ``on_event``, ``check_locals``, ``on_drift``.
+                ``on_event``, ``check_locals``, ``on_drift``, ``subject``,
+                ``on_forgotten``.
 
         Raises ChildFailedError when the child failed. When it cannot continue (in doubt, stopped,
         ...), the run parks with a ChildParkedError as soon as its other calls have ended.

@@ -46,8 +46,9 @@ from recovery.replay.decide_call import (
     recorded_answer,
 )
 from recovery.replay.recorded_call import RecordedCall, Tries
-from recovery.text import quoted
+from recovery.text import SEALED_TEXT, quoted
 from recovery.values.model_data import pack_result
+from recovery.values.sealed import Personal
 
 _logger = logging.getLogger("recovery")
 
@@ -223,6 +224,7 @@ def _returned(run: Execution, spec: ToolSpec, scope: Scope, value: Any) -> CallO
     """Record what the call returned; a value that cannot be recorded is no outcome."""
     call, path = scope.call, f"result of {spec.name}"
     assert call is not None
+    marked, value = (value, value.value) if type(value) is Personal else (None, value)
     used = measured(run, spec, scope, value)
     try:
         event = CallReturned(call.lsn, _packed(spec, value), used)
@@ -233,7 +235,9 @@ def _returned(run: Execution, spec: ToolSpec, scope: Scope, value: Any) -> CallO
 
         warn_of_set(spec.name, value)
     try:
-        return CallOutcome(run.record(event), event)
+        # A mark needs the same value: one that is packed, as declared types may have changed it.
+        said = event if marked is None else replace(event, value=marked.of(event.value))
+        return CallOutcome(run.record(said), event)
     except RefusedValueError as exc:  # too large
         refuse_result(run, spec, call, RefusedValueError(path, exc.reason), value)
 
@@ -269,7 +273,8 @@ def _failed(
 ) -> CallOutcome | float:
     call = scope.call
     assert call is not None
-    event = failure(call.lsn, exc, run.secrets)
+    is_sealed = bool(run.subjects.of_call(call.lsn))
+    event = failure(call.lsn, exc, run.secrets if is_sealed else run.scrubber)
     failed = tries.failed + 1
     if spec.retry is None or not spec.retry.again(exc, failed):
         return CallOutcome(run.record(event), event, exc, tries.raised + 1)
@@ -282,7 +287,7 @@ def _failed(
         when - run.wall_clock(),
         call,
         event.type,
-        quoted(event.message),
+        SEALED_TEXT if is_sealed else quoted(event.message),
     )
     run.record(
         AttemptFailed(call.lsn, call.attempt, event.type, event.message, when, event.traceback)

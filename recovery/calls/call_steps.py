@@ -48,7 +48,7 @@ from recovery.replay.decide_call import (
     answer_of,
 )
 from recovery.replay.recorded_call import RecordedCall, Tries
-from recovery.text import shorten
+from recovery.text import SEALED_TEXT, shorten
 from recovery.values.diff import differences
 from recovery.values.pack import unpack
 
@@ -332,12 +332,15 @@ def _compared(run: Execution, made: Identified, args: Any) -> Any:
 def _sides(run: Execution, recorded: RecordedCall | None, key: CallKey, made: Identified) -> Sides:
     """The recorded and the new call side by side; without one, what else is recorded."""
     args = unpack(made.packed)
-    found = f"{key}: {shorten(args)}, {call_site()}"
+    is_sealed = bool(made.subject) or (recorded is not None and recorded.intent.subject is not None)
+    found = f"{key}: {SEALED_TEXT if is_sealed else shorten(args)}, {call_site()}"
     if recorded is None:
         lsn, missing = run.missing()
         return Sides(lsn, missing or "the loop of steps continues from a checkpoint", found)
     known = recorded.intent.args
-    if known is None:  # too large to be recorded whole
+    if is_sealed:
+        known = args = {}
+    elif known is None:  # too large to be recorded whole
         known, args = (
             f"{size:,} bytes, digest {digest.hex()[:8]}"
             for size, digest in (

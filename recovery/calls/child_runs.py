@@ -227,6 +227,7 @@ class Children:
         yield Commit()
         self._begun.add(call.lsn)
         session = self.sessions[call.lsn] = ChildSession(run, self.places, call, child, known)
+        session.subject = run.subjects.of_call(call.lsn)
         scope = Scope(run, call_scope(call.lsn), call)
         try:
             act = _lived if run.is_async else _lived_sync

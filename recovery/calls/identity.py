@@ -38,6 +38,7 @@ from recovery.journal.keys import CallKey
 from recovery.journal.messages import digests_of
 from recovery.values.frozen import FrozenDict
 from recovery.values.pack import pack, pack_arguments
+from recovery.values.sealed import KeyIds, Sealed, SubjectError, checked_subject
 from recovery.values.type_names import public_name
 from recovery.values.types import MessagesDigest, digest
 
@@ -51,6 +52,56 @@ KEY = "recovery_key"  # the attribute that distinguishes an object from others o
 def identify(run: Execution, spec: ToolSpec, given: Arguments, call_id: str) -> Identified:
     """The identity of a call of this run; RefusedValueError for arguments that cannot be
     carried."""
+    made = _identified(run, spec, given, call_id)
+    subjects, around = run.subjects, run.current_scope().calls
+    keys = subjects.of_call(around[-1]) if around else subjects.run
+    if made.spec.subject is not None and not made.spec.waits:
+        named = _subject_of(made)
+        if isinstance(named, str) and not subjects.has_key(named):
+            forgotten = _forgotten_like(run, made)
+            if forgotten is not None:
+                return forgotten
+        if isinstance(named, str):
+            named = run.write_or_stop(subjects.ids_of, named)
+        keys = named
+    if not keys:
+        return made
+    found = run.write_or_stop(subjects.call_digest, keys, made.digest)
+    return made._replace(subject=keys, digest=found)
+
+
+def _forgotten_like(run: Execution, made: Identified) -> Identified | None:
+    """The call as it is recorded for a subject that was forgotten since. Without the key, its
+    arguments are not compared; and no new key is made because a run is replayed."""
+    place = run.current_scope().path, made.spec.name, made.call_id
+    for one in run.replay.unmatched():
+        if one.is_forgotten and (one.key.scope, one.key.tool, one.key.call_id) == place:
+            return made._replace(subject=one.intent.subject.keys, digest=one.key.digest)
+    return None
+
+
+def _subject_of(made: Identified) -> str | KeyIds:
+    """The subject that the tool names for this call; no keys if it names none; the keys of a value
+    that is forgotten itself."""
+    spec, (args, kwargs) = made.spec, made.given
+    if callable(spec.subject):
+        method = spec.function if type(spec.function) is MethodType else None
+        own = () if method is None else (method.__self__,)
+        found: Any = spec.subject(*own, *args, **kwargs)
+    else:
+        assert spec.subject is not None
+        form = form_of(spec.function)
+        values = {**form.defaults, **(form.arguments(made.given) or {})}
+        found = values.get(spec.subject, values.get(form.others, {}).get(spec.subject))
+    if found is None or isinstance(found, Sealed):
+        return () if found is None else found.keys
+    try:
+        return checked_subject(found)
+    except SubjectError as exc:
+        raise SubjectError(f"subject= of {spec.name}: {exc}. The call was not made") from None
+
+
+def _identified(run: Execution, spec: ToolSpec, given: Arguments, call_id: str) -> Identified:
     if run.rules < 2:
         return _under_first_rules(run, run.settings.adapted(spec), given, call_id)
     if spec.owner or isinstance(spec.function, partial):
@@ -171,7 +222,8 @@ def digest_now(run: Execution, call: Identified, recorded: Arguments) -> bytes |
     spec, form = call.spec, form_of(call.spec.function)
     try:
         shown, distinguishing = _of_now(run, call, form, recorded)
-        return _digest(spec, form, shown, pack_arguments(*shown, spec.name), distinguishing)
+        found = _digest(spec, form, shown, pack_arguments(*shown, spec.name), distinguishing)
+        return run.subjects.call_digest(call.subject, found) if call.subject else found
     except Exception:  # the identity= of today, given arguments of an older version
         return None
 

@@ -22,6 +22,7 @@ from recovery.journal.events import CallIntended
 from recovery.journal.keys import CallKey, nested_key
 from recovery.replay.call_view import call_view
 from recovery.values.pack import pack
+from recovery.values.sealed import Subjects
 
 # Arguments of tools with ``identity=`` up to this size are recorded whole, larger ones by digest:
 # their digest says nothing of what is not compared.
@@ -60,6 +61,7 @@ def intent_of(
         key=inside,
         loop=run.loop.place_of(key.scope),
         timeout_s=None if spec.repeatable else spec.timeout_s,
+        subject=Subjects(made.subject) if made.subject else None,
     )
     if spec.child_id is not None:
         event = replace(event, child=spec.child_id(event.idempotency_key(run.uid)))

@@ -12,6 +12,7 @@ from recovery.errors import ToolError
 from recovery.journal.events import CallFailed, CallResolved, CallReturned
 from recovery.replay.call_view import CallOutcome, Failure
 from recovery.values.pack import pack, unpack
+from recovery.values.sealed import Sealed
 
 _logger = logging.getLogger("recovery")
 
@@ -20,12 +21,20 @@ def serve(run: Execution, spec: ToolSpec, call: int, outcome: CallOutcome) -> An
     """Hand an outcome to the agent: the same on the first execution as on replay."""
     if isinstance(outcome.event, CallReturned) and outcome.event.usage is not None:
         run.current_scope().metered = True
+    what = f"the outcome of call {call} ({spec.name})"
     match outcome.event:
         case CallReturned(value=value) | CallResolved(how="outcome", value=value):
             packed = value if type(value) is Packed else pack(value, "outcome")
-            run.conversation.remember(packed, outcome.lsn)
-            return unpack(packed)
+            if (keys := run.subjects.sealed.get(outcome.lsn)) is None:
+                run.conversation.remember(packed, outcome.lsn)
+                return unpack(packed)
+            value = unpack(packed)
+            run.check_readable(value, what)
+            if not isinstance(value, Sealed):
+                run.subjects.note(packed, keys)
+            return value
         case CallFailed() as failed:
+            run.check_readable(failed.sealed, what)
             from recovery.journal.rebuilt_errors import rebuilt  # noqa: PLC0415 - only where a call has failed
 
             exc = rebuilt(failed, spec.raises, run.rules, outcome.cause)
@@ -41,6 +50,7 @@ def serve(run: Execution, spec: ToolSpec, call: int, outcome: CallOutcome) -> An
                 )
         case CallResolved(value=reason):
             reason = unpack(reason) if type(reason) is Packed else reason
+            run.check_readable(reason, what)
             exc = ToolError("resolved as failed", str(reason), "")
         case _:
             assert_never(outcome.event)

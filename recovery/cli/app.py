@@ -14,6 +14,7 @@ from recovery.cli.commands import (
     debug,
     doctor,
     export,
+    forget,
     fork,
     gc,
     resolve,
@@ -59,6 +60,7 @@ app.command("debug", epilog=debug.MORE)(debug.command)
 app.command("undo", epilog=undo.MORE)(undo.command)
 app.command("rm", epilog=rm.MORE)(rm.command)
 app.command("gc", epilog=gc.MORE)(gc.command)
+app.command("forget", epilog=forget.MORE)(forget.command)
 app.command("doctor", epilog=doctor.MORE)(doctor.command)
 app.command("worker", epilog=worker.WORKER_MORE)(worker.worker)
 app.command("submit", epilog=worker.SUBMIT_MORE)(worker.submit)

@@ -12,9 +12,10 @@ from recovery.history.load import Entry
 from recovery.history.load_shallow import ShallowHistory, load_shallow
 from recovery.history.run_records import keys_of
 from recovery.history.signed_resolutions import Attribution, append_resolution
+from recovery.history.subject_values import keys_in, sealed
 from recovery.inspect.inbox_view import is_inbox_lost
 from recovery.journal.call import Resolution
-from recovery.journal.encoding import encode
+from recovery.journal.encoding import decode_shallow, encode
 from recovery.journal.events import (
     CallFailed,
     CallResolved,
@@ -25,6 +26,7 @@ from recovery.journal.events import (
 )
 from recovery.option_checks import check_names
 from recovery.values.pack import pack
+from recovery.values.sealed import KeyIds
 
 if TYPE_CHECKING:
     from recovery.approvers import Approvers, Sign
@@ -67,9 +69,19 @@ def resolve(
             )
         if resolution.how == "retry" and not saying.get("force"):
             _refuse_second(history, lsn)
+        if subject := _subject_of(history.entries, log, lsn):
+            value = sealed(backend_of(store), run_id, value, subject)
         event = CallResolved(lsn, resolution.how, value, who, why, lsn in for_undo)
         run = history.started, approvers_of(store)
         append_resolution(log, run, event, keys.get(lsn, ""), sign)
+
+
+def _subject_of(entries: list[Entry], log: WritableLog, call: int) -> KeyIds:
+    """The keys of the subject that a call (LSN) belongs to."""
+    found = next((event for lsn, _, event in entries if lsn == call), None)
+    if found is None and (record := log.fetch({call}).get(call)) is not None:
+        found = decode_shallow(record)
+    return keys_in(getattr(found, "subject", None))
 
 
 def _refuse_second(history: ShallowHistory, lsn: int) -> None:

@@ -13,6 +13,7 @@ from recovery.history.first_record import started_of
 from recovery.history.load import ended_by, load
 from recovery.history.load_shallow import load_shallow, shallow_events
 from recovery.history.signed_resolutions import check_signed, signature_of
+from recovery.history.subject_values import keys_in, sealed
 from recovery.journal.call import Call
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallDecided, RunStarted
@@ -43,14 +44,24 @@ def signal(
     check_names("signal", sender, Sender.__annotations__)
     packed = pack(value, "value")
     body = {"name": check_signal_name(name), "value": packed, "who": sender.get("who", "")}
-    body[UID] = uid_of(store, run_id, name, (SIGNAL, sender.get("sign")))
+    started = recipient_of(store, run_id, name, (SIGNAL, sender.get("sign")))
+    body[UID] = started.uid
+    if keys := keys_in(started.subject):
+        body["value"] = sealed(backend_of(store), run_id, packed, keys)
     post(store, run_id, SIGNAL, body, (sender.get("sign"), packed), sender.get("key", ""))
 
 
 def uid_of(
     store: Store, run_id: str, what: str, signed: tuple[Kind, Sign | None] | None = None
 ) -> str:
-    """The uid by which a message names the run; RecoveryError when no process will ever read it, or
+    """The uid by which a message names the run; raises as ``recipient_of``."""
+    return recipient_of(store, run_id, what, signed).uid
+
+
+def recipient_of(
+    store: Store, run_id: str, what: str, signed: tuple[Kind, Sign | None] | None = None
+) -> RunStarted:
+    """The first record of the run; RecoveryError when no process will ever read a message to it, or
     it would not count: a message of this kind, so ``signed``."""
     with reader_of(store, run_id, f": {what} was not sent") as reader:
         # A run that has ended takes no checkpoint, so all decisions are after the last one.
@@ -67,7 +78,7 @@ def uid_of(
         )
     if signed is not None:
         check_signed(signed[0], started, approvers_of(store), signed[1])
-    return started.uid
+    return started
 
 
 def pending(store: Store, run_id: str) -> list[Call]:

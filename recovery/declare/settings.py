@@ -12,13 +12,16 @@ from recovery.declare.budget import Budget
 from recovery.declare.spec import AfterCrash, ToolSpec, is_async
 from recovery.declare.tool_options import check_policy
 from recovery.journal.keys import UNDO_CALL
-from recovery.option_checks import check_count, check_seconds, names_its_options
+from recovery.option_checks import check_count, check_one_of, check_seconds, names_its_options
+from recovery.values.sealed import checked_subject
 
 if TYPE_CHECKING:
     from recovery.inspect.run_event import RunEvent
 
 
 OnDrift = Literal["report", "stop"]
+OnForgotten = Literal["stop", "serve"]
+Subject = str | Callable[[Any], str | None]
 
 
 class Options(TypedDict, total=False):
@@ -34,6 +37,8 @@ class Options(TypedDict, total=False):
     park_after_s: float | None
     check_locals: bool
     on_drift: OnDrift
+    subject: Subject | None
+    on_forgotten: OnForgotten
 
 
 class ChildOptions(Options, total=False):
@@ -58,6 +63,8 @@ class Settings:
     park_after_s: float | None = None
     check_locals: bool = True
     on_drift: OnDrift = "report"
+    subject: Subject | None = None
+    on_forgotten: OnForgotten = "stop"
 
     def __post_init__(self) -> None:
         check_count("checkpoint_every_n", self.checkpoint_every_n, none=True)
@@ -72,6 +79,9 @@ class Settings:
         check_seconds("park_after_s", self.park_after_s, above=False)
         if self.on_drift not in ("report", "stop"):
             raise ValueError(f'on_drift is "report" or "stop", not {self.on_drift!r}')
+        check_one_of("on_forgotten", self.on_forgotten, ("stop", "serve"))
+        if self.subject is not None and (not callable(self.subject) or is_async(self.subject)):
+            checked_subject(self.subject)
         given = self.after_crash
         for policy in given.values() if isinstance(given, Mapping) else [given]:
             if policy is not None:
@@ -87,6 +97,11 @@ class Settings:
             raise TypeError(
                 f"stop_on is a list of signals, as in [signal.SIGTERM], not {stop_on!r:.80}"
             )
+
+    def subject_of(self, task: Any) -> str | None:
+        """To whom a run on this task belongs; None for no subject."""
+        found = self.subject(task) if callable(self.subject) else self.subject
+        return None if found is None else checked_subject(found)
 
     def is_due(self, steps: int, size: int) -> bool:
         """Whether a checkpoint is due after so many steps, and so many recorded bytes."""

@@ -58,6 +58,7 @@ class ToolSpec:
     owner: str = ""
     bound: tuple[Any, ...] = ()  # arguments that partials have bound
     call_id: str = ""  # of one call, see calls.call_steps
+    subject: str | Callable[..., str | None] | None = None  # to whom calls of it belong
 
     @property
     def only_waits(self) -> bool:

@@ -48,6 +48,7 @@ class ToolOptions(TypedDict, total=False):
     undo: Undo
     redact: Sequence[str]
     identity: Sequence[str] | Callable[..., Any]
+    subject: str | Callable[..., str | None]
     usage: Callable[[Any], Usage]
     combine: Combine
     split: Split
@@ -73,12 +74,18 @@ def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
         raise TypeError("needs_approval= is a plain function of the Call, not an async one")
     if is_async(given.get("identity", bool)):
         raise TypeError("identity= is a plain function of the arguments, not an async one")
-    if callable(given.get("identity")):
-        check_identity(given["name"], given["identity"], inside_partials(spec.function))
+    if is_async(given.get("subject", bool)):
+        raise TypeError("subject= is a plain function of the arguments, not an async one")
+    for option in ("identity", "subject"):
+        if callable(given.get(option)):
+            inner = inside_partials(spec.function)
+            check_identity(given["name"], given[option], inner, option)
     for option in ("redact", "identity"):
         names = given.get(option)
         if names is not None and not (option == "identity" and callable(names)):
             given[option] = check_parameters(inside_partials(spec.function), names, option)
+    if isinstance(given.get("subject"), str):
+        check_parameters(inside_partials(spec.function), [given["subject"]], "subject")
     return replace(spec, **given)
 
 
@@ -127,6 +134,12 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
             recorded. It says all: captured variables do not count. The other arguments are recorded
             whole, up to 1 MiB, and not compared. A call that needs approval is identified by all
             its arguments besides.
+        subject: To whom a call belongs. The name of the parameter with the subject's id (text), or
+            a function of the arguments that gives the id or None. Arguments, result, chunks and
+            errors of the call are encrypted with a key of that subject, until
+            ``store.forget(subject)`` destroys the key. Calls inside the call belong to the same
+            subject, unless they name another one. None (the default): to none,
+            outside of such a call.
         usage: A function from the tool's result to the Usage of the call, for budgets and progress.
             Replies of the shapes of OpenAI and Anthropic are known without it.
         combine: Of a tool that streams: makes the recorded value from the list of chunks (text and

@@ -41,15 +41,18 @@ def _check_functions(name: str, given: dict[str, Any]) -> None:
         check_takes(f"{option}= of {name}", function, parameters)
 
 
-def check_identity(name: str, identity: Callable[..., Any], function: Callable[..., Any]) -> None:
-    """Raise TypeError for an ``identity=`` whose parameters do not fit those of the tool."""
+def check_identity(
+    name: str, chosen: Callable[..., Any], function: Callable[..., Any], option: str = "identity"
+) -> None:
+    """Raise TypeError for a function (``option``) whose parameters do not fit those of the
+    tool."""
     try:
         held = inspect.signature(getattr(function, "__func__", function)).parameters.values()
     except (TypeError, ValueError):  # a builtin function without a signature
         return
     first = [one.name for one in held if one.kind <= one.POSITIONAL_OR_KEYWORD]
     others = [one.name for one in held if one.kind is one.KEYWORD_ONLY]
-    check_takes(f"identity= of {name}", identity, first, others)
+    check_takes(f"{option}= of {name}", chosen, first, others)
 
 
 def check_policy(policy: object) -> None:

@@ -11,6 +11,7 @@ from eventlog import Packed
 from recovery.agent_code.closures import Origin
 from recovery.declare.spec import ToolSpec
 from recovery.journal.call import Arguments, Call
+from recovery.values.sealed import KeyIds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +41,8 @@ class Identified(NamedTuple):
     ``given`` are the arguments of its function, ``shown`` the recorded arguments, ``packed`` the
     same as bytes. ``distinguishing`` holds, among the arguments shown, the values that stand for
     the object that a method belongs to. ``unkeyed`` names the class of an object that no recorded
-    value distinguishes from others.
+    value distinguishes from others. ``subject``: the keys of the subject that it belongs to; the
+    digest is keyed then.
     """
 
     spec: ToolSpec
@@ -52,3 +54,4 @@ class Identified(NamedTuple):
     origin: CodeType | Origin | None = None
     distinguishing: Mapping[str, Any] = {}
     unkeyed: str = ""
+    subject: KeyIds = ()

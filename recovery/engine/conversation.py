@@ -15,6 +15,7 @@ from recovery.values.backref_index import BackrefIndex
 from recovery.values.backrefs import CompositeMessage, refs_of
 from recovery.values.diff import differences
 from recovery.values.pack import unpack
+from recovery.values.sealed import plain, sealed_data
 from recovery.values.types import Ref
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Conversation:
             again = self._match(start, stop, packed)
             if again is not None:
                 return again
+            if run.subjects.is_used:
+                packed[:] = [run.write_or_stop(run.subjects.message, one) for one in packed]
             found, new = self._outcomes.references_for(packed)
             return refs_of(found, run.record_when_caught_up(MessagesChanged(start, stop, new)))
 
@@ -59,6 +62,7 @@ class Conversation:
         messages = self._run.messages
         for recorded in list(self._run.replay.changes):
             change, packed = recorded.change, self._known(recorded.change)
+            self._run.subjects.restored(packed, {})
             messages.change(change.start, change.stop, packed, self._take(recorded))
 
     def _match(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None] | None:
@@ -77,14 +81,30 @@ class Conversation:
         for recorded in run.replay.changes:
             change = recorded.change
             known = run.write_or_stop(partial(self._known, change))
-            same = (stop - start, packed) == (change.stop - change.start, known)
+            same = stop - start == change.stop - change.start and self._are_same(packed, known)
             if same and (start == change.start or allowed or not run.alone()):
+                packed[:] = known
+                run.subjects.restored(known, {})
                 return self._take(recorded)
             if alone and not allowed:
                 break
         if not alone:
             return None
         return self._match_drifted(MessagesChanged(start, stop), packed)
+
+    def _are_same(self, packed: list[bytes], known: list[bytes]) -> bool:
+        """Whether these messages are the recorded ones. A forgotten one is not compared."""
+        return packed == known or (
+            len(packed) == len(known) and all(map(self._is_same, packed, known))
+        )
+
+    def _is_same(self, packed: bytes, known: bytes) -> bool:
+        if packed == known or sealed_data(known) is None:
+            return packed == known
+        found = plain(known)
+        if found is known:
+            self._run.check_readable(unpack(known), "a message")
+        return found is known or plain(packed) == found
 
     def _match_drifted(self, now: MessagesChanged, packed: list[bytes]) -> list[Ref | None] | None:
         """The same of a change that is not recorded. If a recorded change is this one in other

@@ -35,6 +35,7 @@ from recovery.journal.messages import Messages
 from recovery.replay.call_view import call_text
 from recovery.replay.decide_call import Answered
 from recovery.values.pack import pack, unpack
+from recovery.values.sealed import Personal
 
 
 class ChildRuns(Protocol):
@@ -257,9 +258,10 @@ class Execution(ExecutionBase):
             lsn, recorded = self.missing()
             if lsn and not self.drift.may_finish():
                 self.drift.diverge(Sides(lsn, recorded, "the agent returned"))
-            packed = pack(result, "result")
+            marked = type(result) is Personal
+            packed = pack(result.value if marked else result, "result")
             event = RunFinished(packed, self._history.step, self.recovery_count)
-            self.record(event)
+            self.record(replace(event, result=result.of(packed)) if marked else event)
             self.write_or_stop(self.log.commit)
             return replace(event, result=unpack(packed))
 

@@ -20,6 +20,7 @@ from recovery.errors import InDoubtError, LeftBehindError, Stop
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History, check_known
 from recovery.history.snapshot_writer import SnapshotWriter
+from recovery.history.subject_values import check_readable
 from recovery.journal.call import Arguments, Call
 from recovery.journal.events import Event, HistoryDropped, MessagesChanged, RunParked, ValueRecorded
 from recovery.journal.inbox_messages import Recipient
@@ -53,6 +54,14 @@ class ExecutionBase(ABC):
         self.recipient = Recipient.of(history.started, store.approvers)
         self.task = unpack(pack(history.started.task, "task"))  # not the caller's own object
         self.secrets = Secrets(history.started.salt or self.uid)
+        # Removes more: for errors that are not sealed.
+        self.scrubber = Secrets("", self.secrets)
+        self.subjects = history.subjects
+        self.subjects.open(self.run_id, store.backend)
+        self.subjects.begin(history.started, self.scrubber)
+        self.subjects.check_known()
+        if (restored := history.restored) is not None:
+            self.subjects.restored(restored.messages, restored.sealed)
         self.recovery_count, self.rules = history.recoveries, history.rules
         owners = history.tallies.owners
         self.fence = owners.fence
@@ -86,7 +95,7 @@ class ExecutionBase(ABC):
         self.scope = Scope(self, BEFORE_STEPS)  # of the agent's own code: its present step
         self._prologue = dict.fromkeys(history.prologue)
         self._pending: list[tuple[Event, bool]] = []
-        self._snapshots = SnapshotWriter(log, history.restored)
+        self._snapshots = SnapshotWriter(log, history.restored, self.subjects.state_value)
         self.pruning = store.pruning(self.run_id, log, self._snapshots)
 
     @property
@@ -258,6 +267,11 @@ class ExecutionBase(ABC):
             if self.stopped is not None:
                 need_not_be_retrieved()
             raise LeftBehindError(self.run_id)
+
+    def check_readable(self, value: Any, what: str) -> None:
+        """Stop the run if a value that the agent is to get is forgotten, or cannot be opened."""
+        serves = self.settings.on_forgotten == "serve"
+        self.write_or_stop(check_readable, value, self.run_id, what, serves)
 
     # -- the record
 

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 def record(log: WritableLog, history: History, event: Event) -> int:
     """Append an event, count it, and call the listener; returns its LSN."""
+    event = history.subjects.of_event(event)
     kind, body = encode(event)
     try:
         lsn = log.append(kind, body)
     except RefusedValueError as exc:  # too large
         raise RefusedValueError(kind, exc.reason) from None
     history.size += len(body)
+    history.subjects.recorded(lsn, event)
     history.tallies.observe(lsn, log.last_time_ns, event)
     if history.replay.losses is not None:
         history.replay.losses.observe(lsn, event)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from recovery.errors import TaskMismatchError
 from recovery.journal.links import ParentRun
 from recovery.journal.submission import Submission, submission_of
+from recovery.values.sealed import KeyIds
 
 if TYPE_CHECKING:
     from eventlog import WritableLog
@@ -20,6 +21,7 @@ class RunSession:
     """One session of a run in this process, over its recoveries. Any thread may stop it."""
 
     parent: ParentRun | None = None  # the run that started this one
+    subject: KeyIds = ()  # to whom the run belongs, if it begins now (ids of keys)
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id

@@ -6,14 +6,16 @@ import logging
 import sys
 from collections.abc import Collection
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from eventlog import Packed
 from recovery.agent_code.call_site import call_site, is_over, present
 from recovery.errors import RecoveryError
 from recovery.history.run_state import RunState
 from recovery.journal.events import BEFORE, BESIDE, RESUMED
 from recovery.journal.keys import BEFORE_STEPS
 from recovery.journal.messages import Messages, Recorder
+from recovery.values.sealed import Personal
 
 if TYPE_CHECKING:
     from recovery.engine.changed_locals import LocalsBefore
@@ -50,14 +52,20 @@ class Loop:
         self._known: Collection[str] | None = ()
         self._warned: set[str] = set()
         self._locals: LocalsBefore | None = None  # until the first checkpoint
-        self.state = RunState(self._warn_of_state)
-        self.messages = Messages(record)
+        self.state = RunState(self._warn_of_state, self._mark_state)
+        self.messages = Messages(record, self._mark_message)
         if restored is not None:
             self.state.restore(restored.state)
             self._known = restored.removed
             self.messages.restore(restored.messages, restored.refs)
             self.messages.is_past = True
             restored.release()
+
+    def _mark_state(self, key: str, value: Personal) -> Any:
+        return self._run.write_or_stop(self._run.subjects.mark_state, key, value)
+
+    def _mark_message(self, subject: str, packed: Packed) -> Packed:
+        return self._run.write_or_stop(self._run.subjects.mark, subject, packed)
 
     def claim(self, handle: object, frame: FrameType) -> None:
         """Note that the code of ``frame`` enters the loop of steps, by the Run that it holds. A run

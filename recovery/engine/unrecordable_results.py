@@ -9,7 +9,7 @@ from recovery.declare.spec import ToolSpec
 from recovery.errors import UnrecordedResultError
 from recovery.journal.call import Call
 from recovery.journal.events import RunFinished
-from recovery.text import shorten, store_option
+from recovery.text import SEALED_TEXT, shorten, store_option
 
 if TYPE_CHECKING:
     from recovery.engine.execution import Execution
@@ -64,8 +64,10 @@ def _error(
     run: ExecutionBase, call: tuple[str, int], refused: RefusedValueError, value: Any, then: str
 ) -> UnrecordedResultError:
     """The error for a value that cannot be recorded, without any secret of the run."""
-    scrub = run.secrets.scrub
+    scrub = run.scrubber.scrub
     shown = scrub(shorten(value, 10 * SHOWN_SIZE))
+    if run.subjects.of_call(call[1]) or run.subjects.run:
+        shown = SEALED_TEXT
     if len(shown) > SHOWN_SIZE:
         shown = f"{shown[: SHOWN_SIZE // 2]} ... {shown[-SHOWN_SIZE // 2 :]}"
     parts = scrub(refused.value_path), scrub(refused.reason)

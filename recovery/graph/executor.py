@@ -73,7 +73,7 @@ class GraphExecutor:
 
     ``options``: those of a RecoverableAgent, by name: ``max_recoveries``, ``after_crash``,
     ``stop_on``, ``max_children``, ``on_event``, ``budget``, ``checkpoint_every_bytes``,
-    ``park_after_s``, ``check_locals``, ``on_drift``.
+    ``park_after_s``, ``check_locals``, ``on_drift``, ``subject``, ``on_forgotten``.
     """
 
     def __init__(

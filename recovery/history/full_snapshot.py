@@ -14,6 +14,7 @@ from typing import Any
 from eventlog import Packed, Record, WritableLog
 from recovery.history.snapshot import Generation
 from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
+from recovery.history.state_delta import Seal
 from recovery.journal.messages import Messages
 from recovery.values.backrefs import RecordedValues, resolve
 from recovery.values.pack import pack, pack_list, pack_map
@@ -43,7 +44,7 @@ def write_full_snapshot(
     at: dict[tuple[str, Any], Ref] = {}
     kept: dict[str, tuple[bytes, int, int, int]] = {}
     portions: set[int] = set()
-    for portion in _portioned(_items(log, state, messages, prologue)):
+    for portion in _portioned(_items(log, state, messages, prologue, writer.seal)):
         lsn = log.append_snapshot(_packed(portion))
         number = 0
         for kind, key, packed in portion:
@@ -64,14 +65,19 @@ def write_full_snapshot(
 
 
 def _items(
-    log: WritableLog, state: Mapping[str, Any], messages: Messages, prologue: Iterable[Record]
+    log: WritableLog,
+    state: Mapping[str, Any],
+    messages: Messages,
+    prologue: Iterable[Record],
+    seal: Seal | None,
 ) -> Iterator[_Item]:
     for record in sorted(prologue, key=lambda record: record.lsn):
         # Messages in them refer only to outcomes among them.
         carried = [record.lsn, record.kind, record.time_ns, bytes(record.packed)]
         yield "prologue", record.lsn, pack(carried, "record")
     for key, value in state.items():
-        yield "state", key, pack(value, f"state.{key}")
+        packed = pack(value, f"state.{key}")
+        yield "state", key, packed if seal is None else seal(key, packed)
     seen: set[bytes] = set()
     for i, found in enumerate(messages.message_digests):
         if found not in seen:  # a message that is there many times is written once
@@ -81,7 +87,8 @@ def _items(
 
 def _message(log: WritableLog, messages: Messages, i: int) -> Packed:
     """A message, byte for byte as it was recorded."""
-    packed = pack(messages[i], f"messages[{i}]")
+    known = messages.recorded(i)
+    packed = known if type(known) is Packed else pack(known, f"messages[{i}]")
     if digest(packed) == messages.message_digests[i]:
         return packed
     # Its type has changed since: the record is what counts.

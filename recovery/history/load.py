@@ -13,10 +13,12 @@ from recovery.errors import DamagedRunError, RecoveryError, UnreadableValueError
 from recovery.history.signed_resolutions import Resolutions
 from recovery.history.snapshot import Restored
 from recovery.history.start import Start, beginning_gone, read_whole, starts
+from recovery.history.subject_values import SubjectValues, sealed_outcome
 from recovery.journal.contract_version import CURRENT, Rules, version_of
 from recovery.journal.encoding import decode
 from recovery.journal.events import (
     AgentRaised,
+    CallIntended,
     CallResolved,
     CallReturned,
     DivergenceAccepted,
@@ -89,6 +91,7 @@ class History:
     spans: SpanListener | None = None  # one of them
     size: int = 0  # bytes of the records after the checkpoint, which a recovery has to read
     code: str = ""  # the digest of the agent's present code; "" if it is unknown
+    subjects: SubjectValues = field(default_factory=SubjectValues)
     replayed: int = field(init=False)
     _values: RecordedValues = field(init=False)
 
@@ -234,7 +237,19 @@ def load(log: LogRecords, run_id: str, approvers: Signatures | None = None) -> H
         _accepted(tail),
         origin,
         size=sum(len(record.packed) for record, _ in items),
+        subjects=_subject_values(entries, (*start.prologue, *(record for record, _ in items))),
     )
+
+
+def _subject_values(entries: Iterable[Entry], records: Iterable[Record]) -> SubjectValues:
+    """What the records say of subjects."""
+    outcomes = (one for one in records if one.kind in ("outcome", "signal", "resolved"))
+    sealed = {one.lsn: keys for one in outcomes if (keys := sealed_outcome(one.packed))}
+    found = SubjectValues(sealed)
+    for lsn, _, event in entries:
+        if isinstance(event, CallIntended):
+            found.note_call(lsn, event.subject)
+    return found
 
 
 def unrepaired(losses: LostRecords, started: RunStarted | None) -> list[Damage]:

@@ -8,6 +8,7 @@ from operator import is_
 from typing import Any
 
 from recovery.values.frozen import RecordedDict
+from recovery.values.sealed import Personal
 
 _MISSING: Any = object()
 # Values of these types are not checked when they are assigned: a checkpoint checks them.
@@ -19,14 +20,18 @@ class RunState(RecordedDict[str, Any]):
 
     Before the loop of steps of a resumed run it holds the values of the checkpoint. Changes by this
     code were made, and saved, the first time, and are not made again. ``look`` is called before
-    each change.
+    each change; ``mark`` with the key and the value of one that belongs to a subject.
     """
 
-    __slots__ = ("_inside", "_look", "_restored")
+    __slots__ = ("_inside", "_look", "_mark", "_restored")
 
-    def __init__(self, look: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        look: Callable[[], None] = lambda: None,
+        mark: Callable[[str, Personal], Any] = lambda key, value: value,
+    ) -> None:
         super().__init__()
-        self._look = look
+        self._look, self._mark = look, mark
         self._restored: frozenset[str] | None = None  # keys, until the loop of steps is entered
         self._inside: Contents | None = None  # what the values hold, until then
 
@@ -64,6 +69,8 @@ class RunState(RecordedDict[str, Any]):
         if type(key) is not str or not key.isascii():
             _check_key(key)
         if self._makes(key):
+            if type(value) is Personal:
+                value = self._mark(key, value)
             if type(value) not in _PLAIN:
                 _check_carried(key, value)
             super().__setitem__(key, value)

@@ -64,6 +64,11 @@ class Saving:
             raise RecoveryError(f"run {run_id!r} has ended: nothing can be saved to it")
         self.step = self._history.step
         newest = self._history.restored
+        if newest is not None and newest.holds_sealed:
+            raise RecoveryError(
+                f"run {run_id!r} holds values of subjects: only its agent takes checkpoints of it. "
+                "Nothing was saved."
+            )
         # The newest intact one, then the one before, if it shares no record with the newest.
         found = [newest, _other(log, newest)]
         self._lanes = [self._lane(one) for one in reversed(found[: retention.lanes])]

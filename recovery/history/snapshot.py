@@ -41,6 +41,7 @@ from recovery.values.backrefs import (
 )
 from recovery.values.fields import declared
 from recovery.values.pack import PACKED_NONE, split_list, unpack, unpack_map
+from recovery.values.sealed import sealed_data
 from recovery.values.types import Ref, digest
 
 VERSION = 2
@@ -138,6 +139,12 @@ class Restored:
     )
     timestamp_text: str | None = None  # as it was given, where that was text
     removed: tuple[str, ...] | None = ()
+    sealed: dict[str, Packed] = field(default_factory=dict)  # values of the state that are sealed
+
+    @property
+    def holds_sealed(self) -> bool:
+        """Whether messages or values of the state are sealed."""
+        return bool(self.sealed) or any(sealed_data(one) is not None for one in self.messages)
 
     def release(self) -> None:
         """Free the restored state and messages, which the run owns and changes now."""
@@ -285,6 +292,7 @@ def _restore(fetch: Fetch, snapshot: Snapshot, read: Callable[[Packed], Any]) ->
         borrowed,
         body["timestamp_text"],
         None if body["removed"] is None else tuple(body["removed"]),
+        {key: one for key, (one, *_) in state_at.items() if sealed_data(one) is not None},
     )
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from eventlog import RefusedValueError
+from eventlog import Packed, RefusedValueError
 from eventlog.light_dataclass import light_dataclass
 from recovery.errors import RecoveryError
 from recovery.history.run_records import SnapshotSink
 from recovery.history.snapshot import INDEX_WHOLE, VERSION, Generation, Restored
-from recovery.history.state_delta import Base, StateDelta, checksum
+from recovery.history.state_delta import Base, Seal, StateDelta, checksum
 from recovery.journal.messages import Messages
 from recovery.values.pack import PACKED_NONE, Plain, pack, pack_list, pack_map
 from recovery.values.types import Ref, digest
@@ -42,13 +42,22 @@ class CheckpointMeta:
     removed: tuple[str, ...] | None = ()
 
 
+def _messages_from(messages: Messages, start: int) -> Packed:
+    """The messages from index ``start`` on, or their places in the log."""
+    refs = enumerate(messages.refs[start:], start)
+    news = [ref or messages.recorded(i) for i, ref in refs]
+    return pack_list([one if type(one) is Packed else pack(one, "messages") for one in news])
+
+
 class SnapshotWriter:
     """Writes the snapshots of one run, each as what changed since an earlier one."""
 
-    def __init__(self, log: SnapshotSink, restored: Restored | None = None) -> None:
-        self._log = log
+    def __init__(
+        self, log: SnapshotSink, restored: Restored | None = None, seal: Seal | None = None
+    ) -> None:
+        self._log, self.seal = log, seal
         self._bases: list[Base] = restored.bases if restored else []
-        self._state = StateDelta(restored.state_at if restored else {})
+        self._state = StateDelta(restored.state_at if restored else {}, seal)
         self.generation = restored.generation if restored else Generation()
         self.measures = self.generation != Generation()  # how much is recorded in a generation
 
@@ -64,7 +73,7 @@ class SnapshotWriter:
         self, generation: Generation, state_at: Mapping[str, tuple[bytes, int, int, int]]
     ) -> None:
         """Begin a generation: the values of the next snapshot are in these portions."""
-        self._bases, self._state, self.generation = [], StateDelta(state_at), generation
+        self._bases, self._state, self.generation = [], StateDelta(state_at, self.seal), generation
         self.measures = True
 
     def messages_changed(self, start: int) -> None:
@@ -79,7 +88,6 @@ class SnapshotWriter:
         index = self._bases[-1].index + 1 if self._bases else begins
         bases = [base for base in self._bases if base.index <= index & (index - 1)]
         base = bases[-1] if bases else Base(0, 0, 0, None)
-        news = list(zip(messages.refs[base.keep :], messages[base.keep :], strict=True))
         generation, recorded = self.generation, self.generation.size + what.bytes_since
         results = None if what.tool_results is None else pack(what.tool_results, "tool_results")
         rest = messages.digest(), b"" if results is None else digest(results)
@@ -105,7 +113,7 @@ class SnapshotWriter:
         }
         gone = self._state.gone_of(base, changed)
         parts = {
-            "messages": pack_list([pack(ref or message, "messages") for ref, message in news]),
+            "messages": _messages_from(messages, base.keep),
             "state": self._state.packed(state, changed, base),
             "tool_results": PACKED_NONE if results is None else results,
             "carried": pack(dict(what.carried), "carried"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -15,6 +15,7 @@ from eventlog.format.record import Packed
 from recovery.values.pack import UNCHANGING, pack, unpack
 from recovery.values.types import digest
 
+Seal = Callable[[str, Packed], Packed]  # of the value of a key
 _CHANGING = object()  # stands for a value that may have changed in place
 
 
@@ -134,9 +135,12 @@ class StateDelta:
     list that was changed in place is the same object too.
     """
 
-    def __init__(self, at: Mapping[str, tuple[bytes, int, int, int]]) -> None:
+    def __init__(
+        self, at: Mapping[str, tuple[bytes, int, int, int]], seal: Seal | None = None
+    ) -> None:
         """``at``: of each value the digest, the LSN of the checkpoint that holds it, its size, and
-        the LSN of the checkpoint with which its key came."""
+        the LSN of the checkpoint with which its key came. ``seal``: see SubjectValues."""
+        self._seal = seal
         self._kept = {key: _Kept(key, where, _CHANGING) for key, where in at.items()}
 
     def size(self) -> int:
@@ -157,6 +161,8 @@ class StateDelta:
             elif value is kept.value:
                 continue
             packed = pack(value, f"state.{key}")
+            if self._seal is not None:
+                packed = self._seal(key, packed)
             found = digest(packed)
             if kept is None or found != kept.digest:
                 values[key] = packed, found

@@ -13,6 +13,7 @@ import xxhash
 
 from recovery.inspect.genai_names import ERROR_TYPE
 from recovery.journal.events import AgentRaised, AttemptFailed, CallFailed, RunFailed
+from recovery.text import SEALED_TEXT
 
 # Events of a span; further ones are only counted. OpenTelemetry's own limit.
 EVENTS_MAX = 128
@@ -67,9 +68,9 @@ class Span:
         """Add an exception, by OpenTelemetry's conventions."""
         about = {
             "exception.type": failed.type.removeprefix("builtins."),
-            "exception.message": failed.message,
+            "exception.message": SEALED_TEXT if failed.sealed else failed.message,
         }
-        if failed.traceback:
+        if failed.traceback and not failed.sealed:
             about["exception.stacktrace"] = failed.traceback
         self.event("exception", time_ns, **about)
 
@@ -77,4 +78,4 @@ class Span:
         """End the span with an exception."""
         self.exception(time_ns, failed)
         self.attributes[ERROR_TYPE] = failed.type.removeprefix("builtins.")
-        self.error = failed.message
+        self.error = SEALED_TEXT if failed.sealed else failed.message

@@ -13,8 +13,10 @@ from eventlog.format.record import Packed
 from recovery.inspect import genai_names as genai
 from recovery.inspect.span import Attributes, Span
 from recovery.journal.events import CallIntended
+from recovery.text import SEALED_TEXT
 from recovery.values.pack import split_list, unpack, unpack_map
 from recovery.values.render import Redaction, readable
+from recovery.values.sealed import may_hold_sealed
 
 # Characters shown of a value; and the size in bytes above which a value is not decoded.
 CONTENT_MAX, VALUE_SIZE_MAX = 16 << 10, 1 << 20
@@ -165,6 +167,8 @@ class SpanValues:
         return {f"agent_eventlog.{what}": self._content(value, what)}
 
     def _content(self, packed: Packed, name: str, form: Callable[[Any], Any] | None = None) -> str:
+        if may_hold_sealed(packed):  # spans leave the process, and cannot be forgotten
+            return SEALED_TEXT
         if len(packed) > VALUE_SIZE_MAX:
             return f"<{len(packed)} bytes>"
         shown = self._redaction.shown(readable(packed), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, assert_never, get_args
@@ -19,6 +19,7 @@ from recovery.inspect.inbox_view import OpenInbox, PendingMessage, unread
 from recovery.inspect.open_call import OpenCall, open_calls, packed_value
 from recovery.inspect.run_event import EventReader, line_of, text_of
 from recovery.journal.events import (
+    Event,
     RunCancelled,
     RunFailed,
     RunFinished,
@@ -36,6 +37,7 @@ from recovery.replay.matching import Replay
 from recovery.replay.owners import Owners
 from recovery.replay.progress import Progress, ProgressTally
 from recovery.values.pack import pack, unpack
+from recovery.values.sealed import may_hold_sealed
 
 if TYPE_CHECKING:
     from recovery.approvers import Approvers
@@ -339,7 +341,9 @@ def _status_of(
     )
     # An approval comes too late by the clock.
     bounded = any(call.asks_until < math.inf for call in read.replay.undecided())
-    lasts = has_types and not (alive or bounded or inbox_damage or read.damage)
+    # What a listing keeps of a run is not encrypted.
+    personal = _is_personal(entry[2] for entry in read.run.entries)
+    lasts = has_types and not (alive or bounded or inbox_damage or read.damage or personal)
     return StatusRead(status, lasts)
 
 
@@ -408,6 +412,17 @@ def _unclaimed(replay: Replay) -> tuple[int, ...]:
     """The outcomes of lost calls, until a resumed run has calls that they may be of."""
     losses = replay.losses
     return losses.unclaimed_outcomes() if losses is not None and not losses.assumed else ()
+
+
+def _is_personal(events: Iterable[Event]) -> bool:
+    """Whether values of these events, which a status may quote, belong to a subject."""
+    for event in events:
+        if getattr(event, "subject", None) or getattr(event, "sealed", None):
+            return True
+        values = (getattr(event, name, b"") for name in ("value", "new", "result"))
+        if any(type(one) is Packed and may_hold_sealed(one) for one in values):
+            return True
+    return False
 
 
 def _last_event_text(reader: ReadableLog, run_id: str, read: _Read) -> tuple[str, bool]:

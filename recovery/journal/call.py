@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recovery.text import shorten
+from recovery.text import SEALED_TEXT, shorten
+from recovery.values.sealed import KeyIds
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -43,7 +44,8 @@ class Call:
     """A call as its tool, a reconcile hook or an operator sees it.
 
     ``idempotency_key`` is the same for every attempt; ``attempt`` counts from 1; ``lsn``: of the
-    intent; ``started_ns``: when it was first intended (wall clock, ns).
+    intent; ``started_ns``: when it was first intended (wall clock, ns). ``subject``: the ids of the
+    keys of the subject that it belongs to; ``str()`` shows no arguments then.
 
     ``fence``: the number of the run's present owner, which grows with each owner. A service that
     keeps the highest fence of the run, and refuses a lower one, refuses a process that has lost the
@@ -61,6 +63,7 @@ class Call:
     attempt: int
     started_ns: int
     fence: int = 0
+    subject: KeyIds = ()
 
     @property
     def headers(self) -> dict[str, str]:
@@ -73,4 +76,6 @@ class Call:
         text = ", ".join(
             parts + [f"{name}={shorten(arg, 80)}" for name, arg in self.kwargs.items()]
         )
+        if self.subject:
+            text = SEALED_TEXT
         return f"LSN {self.lsn}: {self.tool}({text}), idempotency key {self.idempotency_key}"

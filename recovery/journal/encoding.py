@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any
 
+import msgpack
+
 from eventlog.format.record import Packed, Record
 from recovery.errors import UnreadableValueError
-from recovery.journal.events import TYPES, Event
+from recovery.journal.events import TYPES, Event, MessagesChanged
 from recovery.values.fields import declared
-from recovery.values.pack import pack, unpack, unpack_map
+from recovery.values.pack import pack, split_list, unpack, unpack_map
+from recovery.values.sealed import Sealed, may_hold_sealed, sealed_data
 
 _FIELDS = {kind: tuple(f.name for f in fields(event)) for kind, event in TYPES.items()}
 _REQUIRED = {
@@ -29,6 +32,8 @@ _SILENT = {
 }
 # Fields that may be large: a follower decodes them only on request.
 _LARGE = {"task", "args", "value", "new", "result", "attributes", "group"}
+# Fields of an error that may quote a value: of a call or run of a subject, they are sealed.
+SEALED = {"message", "args", "traceback", "attributes", "left_out", "group", "cause"}
 
 
 def encode(event: Event) -> tuple[str, Packed]:
@@ -40,7 +45,8 @@ def encode(event: Event) -> tuple[str, Packed]:
         if value is not None or name not in _SILENT[kind]:
             parts += (_NAMES[name], value if type(value) is Packed else pack(value, name))
     count = len(parts) // 2
-    parts[0] = bytes((0x80 | count,) if count < 16 else (0xDE, 0, count))  # msgpack's fixmap, map16
+    # msgpack's fixmap, where it holds them.
+    parts[0] = bytes((0x80 | count,)) if count < 16 else msgpack.Packer().pack_map_header(count)
     return kind, Packed(b"".join(parts))
 
 
@@ -58,7 +64,14 @@ def decode(record: Record) -> Event | None:
         body = unpack(record.packed)
     except UnreadableValueError as exc:
         raise exc.at(record.lsn) from exc.__cause__
-    return _event(record, body if isinstance(body, dict) else {})
+    if record.kind == MessagesChanged.kind and may_hold_sealed(record.packed):
+        # Their digests are those of the bytes in the log, so these bytes are kept.
+        new = split_list(unpack_map(record.packed)["new"])
+        body["new"] = [
+            value if (data := sealed_data(packed)) is None else Sealed(data)
+            for value, packed in zip(body["new"], new, strict=True)
+        ]
+    return _event(record, body if isinstance(body, dict) else {}, SEALED)
 
 
 def decode_shallow(record: Record) -> Event | None:
@@ -73,10 +86,16 @@ def decode_shallow(record: Record) -> Event | None:
             for name in _FIELDS[record.kind]
             if name in parts
         },
+        SEALED - _LARGE,
     )
 
 
-def _event(record: Record, body: dict[str, Any]) -> Event:
+def _event(record: Record, body: dict[str, Any], sealed: set[str]) -> Event:
+    if type(hidden := body.get("sealed")) is dict:
+        shown = {name: value for name, value in hidden.items() if name in sealed}
+        body = {**body, **shown, "sealed": True}
+    elif isinstance(hidden, Sealed):
+        body = {**body, "message": repr(hidden)}
     if not _REQUIRED[record.kind] <= body.keys():
         raise ValueError(f"record {record.lsn} is no {record.kind!r} event")
     for name, plain, one in _DECLARED[record.kind]:

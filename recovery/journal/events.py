@@ -26,7 +26,8 @@ class RunStarted:
     signature (as in Approvers, and "decision"); None for nothing. ``agent``: the function of the
     agent that began it (see agent_name), for people: nothing is imported by it; None if unknown.
     ``queued``: what workers choose it by (see Submission.queued); None if it was not submitted.
-    ``fence``: of its owner, see Call; None from older libraries.
+    ``fence``: of its owner, see Call; None from older libraries. ``subject``: to whom all that it
+    records belongs (a Subjects); None for no subject.
     """
 
     kind: ClassVar = "run_started"
@@ -42,6 +43,7 @@ class RunStarted:
     agent: str | None = None
     queued: dict[str, Any] | None = None
     fence: int | None = None
+    subject: Any = None
 
 
 @light_dataclass
@@ -94,6 +96,7 @@ class CallIntended:
     None where it was not. ``loop``, of a call that was made in no step: BEFORE the loop of steps,
     before the loop of a RESUMED run, or BESIDE it by a task that was started earlier; None in runs
     of older libraries. ``timeout_s``: of an attempt at a side effect; None without one.
+    ``subject``: to whom its values belong (a Subjects; then the digest is keyed); None: to no one.
     """
 
     kind: ClassVar = "call"
@@ -113,6 +116,7 @@ class CallIntended:
     loop: str | None = None
     signed: bool | None = None
     timeout_s: float | int | None = None
+    subject: Any = None
 
     @property
     def identity(self) -> CallKey:
@@ -172,7 +176,11 @@ class ChildStarted:
 
 @light_dataclass
 class AttemptFailed:
-    """An attempt raised, and is to be repeated at ``retry_at`` (seconds since 1970)."""
+    """An attempt raised, and is to be repeated at ``retry_at`` (seconds since 1970).
+
+    ``sealed``: of a call of a subject, a map of the fields that are encrypted, here and in other
+    events with it. When these can be read, they are in their places and this is True.
+    """
 
     kind: ClassVar = "attempt_failed"
     call: int
@@ -181,6 +189,7 @@ class AttemptFailed:
     message: str
     retry_at: float
     traceback: str = ""
+    sealed: Any = None
 
 
 @light_dataclass
@@ -249,6 +258,7 @@ class CallFailed:
     left_out: list[str] | None = None
     group: Any = None
     cause: list[Any] | None = None
+    sealed: Any = None
 
 
 @light_dataclass
@@ -364,6 +374,7 @@ class RunFailed:
     message: str
     traceback: str = ""
     call: int = 0
+    sealed: Any = None
 
 
 @light_dataclass
@@ -384,6 +395,7 @@ class AgentRaised:
     place: str = ""
     goes_on: bool = False
     call: int = 0
+    sealed: Any = None
 
 
 @light_dataclass

@@ -8,11 +8,14 @@ from typing import Any, SupportsIndex
 
 import xxhash
 
+from eventlog.format.record import Packed
 from recovery.values.pack import has_slipped, may_slip, pack_message, packed_plain, unpack_frozen
+from recovery.values.sealed import Personal, sealed_data
 from recovery.values.types import Conversation, Ref, digest
 
 # Called before a change with (start, stop, packed new messages); returns their places in the log.
 Recorder = Callable[[int, int, list[bytes]], list[Ref | None]]
+Mark = Callable[[str, Packed], Packed]  # seals a message that is marked as a subject's
 
 
 # Messages are digested in chunks. For a chunk after certain messages this keeps, by the digest of
@@ -74,9 +77,10 @@ class Messages(Conversation):
     made the first time, and are not repeated.
     """
 
-    def __init__(self, recorder: Recorder | None = None) -> None:
+    def __init__(self, recorder: Recorder | None = None, mark: Mark | None = None) -> None:
         super().__init__()
-        self.recorder = recorder
+        self.recorder, self._mark = recorder, mark
+        self._sealed: dict[bytes, Packed] = {}  # sealed messages, by their digest
         self.message_digests: list[bytes] = []
         self.refs: list[Ref | None] = []
         self.size = 0  # bytes, packed
@@ -100,12 +104,21 @@ class Messages(Conversation):
         if self.is_past:
             return
         packed: list[bytes] = [
-            pack_message(message, f"messages[{start + i}]") for i, message in enumerate(new)
+            self._packed(message, f"messages[{start + i}]") for i, message in enumerate(new)
         ]
         refs: list[Ref | None] = [None] * len(packed)
         if self.recorder is not None and (packed or stop > start):
             refs = self.recorder(start, stop, packed)
         self.change(start, stop, packed, refs)
+
+    def _packed(self, message: Any, path: str) -> Packed:
+        if type(message) is not Personal or self._mark is None:
+            return pack_message(message, path)
+        return self._mark(message.subject, pack_message(message.value, path))
+
+    def recorded(self, index: int) -> Any:
+        """A message as it is to be recorded: Packed if it is sealed, else the message."""
+        return self._sealed.get(self.message_digests[index], self[index])
 
     def change(self, start: int, stop: int, packed: list[bytes], refs: list[Ref | None]) -> None:
         """Replace these messages by others, which the log has already; records nothing."""
@@ -115,6 +128,9 @@ class Messages(Conversation):
         digests = {key: digest(one) for key, one in distinct.items()}
         super().__setitem__(slice(start, stop), [values[id(one)] for one in packed])
         self.message_digests[start:stop] = [digests[id(one)] for one in packed]
+        for key, one in distinct.items():
+            if sealed_data(one) is not None:
+                self._sealed[digests[key]] = Packed(one)
         self.refs[start:stop] = refs
         sizes = [len(one) for one in packed]
         self.size += sum(sizes) - sum(self._sizes[start:stop])

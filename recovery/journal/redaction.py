@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 REMOVED = "[redacted]"
 TEXT_SIZE_MIN = 4  # shorter ones occur everywhere
 TEXTS_MAX = 1000  # that are looked for
+PART_LENGTH_MAX = 500  # characters of a personal text that is looked for
 
 
 def check_parameters(
@@ -55,11 +56,11 @@ class Secrets:
     """The redacted arguments of one execution of a run. Guarded by the run's mutex.
 
     ``salt``: of the run, and of its forks, so that digests made for another run cannot be looked
-    up.
+    up. ``also``: other secrets that are removed from texts.
     """
 
-    def __init__(self, salt: str) -> None:
-        self._salt = salt
+    def __init__(self, salt: str, also: Secrets | None = None) -> None:
+        self._salt, self._also = salt, also
         self._given: dict[int, Arguments] = {}
         self._texts: dict[str, None] = {}
         self._bytes: dict[bytes, None] = {}
@@ -147,15 +148,31 @@ class Secrets:
                 self._texts[text] = None
                 self._bytes[text.encode("utf-8", "surrogatepass")] = None
 
+    def add_personal(self, value: Any) -> None:
+        """Remove the texts in this value of a subject as well; the newest ones are kept."""
+        for part in parts(value):
+            if not isinstance(part, str | bytes) or TEXT_SIZE_MIN <= len(part) <= PART_LENGTH_MAX:
+                self._add(*forms(part))
+        while len(self._texts) > TEXTS_MAX:
+            del self._texts[next(iter(self._texts))]
+        while len(self._bytes) > TEXTS_MAX:
+            del self._bytes[next(iter(self._bytes))]
+
+    def _all_texts(self) -> dict[str, None]:
+        return self._texts if self._also is None else self._texts | self._also._all_texts()
+
+    def _all_bytes(self) -> dict[bytes, None]:
+        return self._bytes if self._also is None else self._bytes | self._also._all_bytes()
+
     def scrub(self, text: str) -> str:
         """The text without the secrets that occur in it literally."""
-        for secret in sorted(self._texts, key=len, reverse=True):
+        for secret in sorted(self._all_texts(), key=len, reverse=True):
             text = text.replace(secret, REMOVED)
         return text
 
     def scrubbed(self, args: tuple[Any, ...]) -> list[Any] | None:
         """Arguments of an exception without secrets; None when they cannot be removed."""
-        if not self._bytes:
+        if not self._all_bytes():
             return list(args)
         clean = [self._clean(arg) for arg in args]
         try:
@@ -168,7 +185,7 @@ class Secrets:
         if type(arg) is str:
             return self.scrub(arg)
         if type(arg) is bytes:
-            for secret in sorted(self._bytes, key=len, reverse=True):
+            for secret in sorted(self._all_bytes(), key=len, reverse=True):
                 arg = arg.replace(secret, REMOVED.encode())
             return arg
         return REMOVED if self._is_one(arg) else arg
@@ -178,14 +195,15 @@ class Secrets:
 
     def _is_one(self, part: Any) -> bool:
         """Whether a value that is no text is a secret: a number, a date, a path."""
+        known = self._all_texts()
         return (
             not isinstance(part, str | bytes)
             and part is not None
-            and any(form in self._texts for form in forms(part))
+            and any(form in known for form in forms(part))
         )
 
     def _is_in(self, packed: bytes) -> bool:
-        return any(packed.find(secret) >= 0 for secret in self._bytes)
+        return any(packed.find(secret) >= 0 for secret in self._all_bytes())
 
 
 NO_SECRETS = Secrets("")

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from eventlog.light_dataclass import light_dataclass
 from recovery.journal.events import RunStarted
+from recovery.values.sealed import plain
 
 RESOLVE = "resolve"
 UNSIGNED = "it is not signed, and approvers= asks for that"
@@ -47,7 +48,7 @@ def content_of(packed: bytes) -> str:
     """See Statement.content."""
     from hashlib import sha256  # noqa: PLC0415 - only where something is signed
 
-    return sha256(packed).hexdigest()
+    return sha256(plain(packed)).hexdigest()
 
 
 class Signatures(Protocol):

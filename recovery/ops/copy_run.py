@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 
 from eventlog import LogLockedError, LogReader
 from eventlog.read.segment_files import read_segment
 from recovery.errors import RecoveryError
+from recovery.history.subject_values import keys_in
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.run_label import RunLabel, label_of
+from recovery.ops.forget import keys_of
 from recovery.stores.protocol import INBOX, AdoptsLogs, LogBytes, RunStore
+from recovery.values.sealed import key_ids_in
 
 
 def copy_run(source: RunStore, target: RunStore, run_id: str) -> int:
@@ -32,6 +37,7 @@ def copy_run(source: RunStore, target: RunStore, run_id: str) -> int:
     with source.claim(run_id):
         pass  # a torn tail, if there is one, is cut off
     logs = dict(_logs(source, run_id))
+    _copy_keys(source, target, run_id)
     target.adopt(run_id, logs)
     if dict(_logs(target, run_id)) != logs:
         raise RecoveryError(
@@ -40,6 +46,19 @@ def copy_run(source: RunStore, target: RunStore, run_id: str) -> int:
             f"copy, and copy again: recovery rm {run_id} --store {target.address}"
         )
     return sum(len(data) for log in logs.values() for data in log.segments.values())
+
+
+def _copy_keys(source: RunStore, target: RunStore, run_id: str) -> None:
+    """Copy the keys of the subjects in a run. A subject that was forgotten stays so."""
+    wanted: set[bytes] = set()
+    for reader in (source.read(run_id), source.inbox(run_id)):
+        with reader or nullcontext():
+            for record in reader.records(on_damage=lambda damage: None) if reader else ():
+                wanted |= key_ids_in(record.packed)
+                with suppress(ValueError):
+                    wanted.update(keys_in(getattr(decode_shallow(record), "subject", None)))
+    if wanted and (keys := getattr(source, "subject_keys", None)) is not None:
+        keys_of(target).adopt(keys, wanted)
 
 
 def _logs(store: RunStore, run_id: str) -> Iterator[tuple[str, LogBytes]]:

@@ -23,7 +23,8 @@ from recovery.history.load import (
 from recovery.history.snapshot import Restored, checked_body
 from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
 from recovery.history.start import Start, lowest_step, read_whole, starts
-from recovery.journal.encoding import encode
+from recovery.history.subject_values import SubjectValues, keys_in
+from recovery.journal.encoding import decode_shallow, encode
 from recovery.journal.events import (
     AgentRaised,
     CallIntended,
@@ -120,7 +121,7 @@ def fork_and_tell(
         raise ValueError("give at_step= with task=, state= or messages=: it says when they change")
     begun = _begun(backend_of(store), run_id, new_run_id)
     with reader_of(store, run_id) as reader:
-        made = _Fork(reader, run_id, changes)
+        made = _Fork(reader, run_id, changes, backend_of(store))
         link, draft = made.draft(new_run_id, at_step, begun)
     with claim(store, new_run_id) as log:
         _write(log, draft, new_run_id)
@@ -165,9 +166,12 @@ def _write(log: WritableLog, draft: RecordList, run_id: str) -> None:
 class _Fork:
     """A fork of a run, made from the log of that run."""
 
-    def __init__(self, log: LogRecords, run_id: str, changes: Changes) -> None:
+    def __init__(self, log: LogRecords, run_id: str, changes: Changes, backend: RunStore) -> None:
         self.log, self.run_id, self.changes = log, run_id, changes
-        self.source = started_of(log)
+        self.source = started_of(log, decode_shallow)  # its task stays as it is in the log
+        self.subjects = SubjectValues()
+        self.subjects.open(run_id, backend)
+        self.subjects.run = keys_in(getattr(self.source, "subject", None))
         self.above = ForkedFrom.of(self.source)
         self.later_effects: list[RecordedCall] = []
 
@@ -209,7 +213,9 @@ class _Fork:
             if new_task
             else max((at for lsn, at in copier.at.items() if lsn <= optional_up_to), default=0),
         )
-        task = pack(self.changes["task"] if source is None or new_task else source.task, "task")
+        task = source.task if source is not None else None
+        if source is None or new_task:
+            task = pack(self.changes["task"], "task")
         uid = begun.uid if begun is not None else urandom(16).hex()
         salt = (source.salt or source.uid) if source else ""
         rules = source.rules if source else None
@@ -223,8 +229,10 @@ class _Fork:
             rules,
             signed=source.signed if source else None,
             agent=source.agent if source else None,
+            subject=source.subject if source else None,
         )
-        draft.records[0] = replace(draft.records[0], kind=started.kind, packed=encode(started)[1])
+        packed = encode(self.subjects.of_event(started))[1]
+        draft.records[0] = replace(draft.records[0], kind=started.kind, packed=packed)
         return link, draft
 
     # -- what goes into it
@@ -347,6 +355,7 @@ class _Fork:
             refs += [Ref(lsn, i) for i in range(stop - start)]
         messages = Messages()
         messages.restore(base.messages, refs)
+        self.subjects.restored((), base.sealed)
         prologue = (1, *(copier.at[lsn] for lsn in base.prologue if lsn in copier.at))
         what = CheckpointMeta(
             run_id,
@@ -360,7 +369,8 @@ class _Fork:
             timestamp_text=base.timestamp_text,
             removed=base.removed,
         )
-        return SnapshotWriter(draft).write(what, base.state, messages)
+        writer = SnapshotWriter(draft, None, self.subjects.state_value)
+        return writer.write(what, base.state, messages)
 
     def _changed(self, part: _ForkSource) -> _ForkSource:
         """The part with the changes, at the boundary that they apply to."""
@@ -417,9 +427,9 @@ class _Fork:
             base = replace(base, state=dict(self.changes["state"]), removed=None)
         if "messages" in self.changes:
             given = self.changes["messages"]
-            base = replace(
-                base, messages=[pack(one, f"messages[{i}]") for i, one in enumerate(given)]
-            )
+            self.subjects.restored(base.messages, {})
+            packed = [pack(one, f"messages[{i}]") for i, one in enumerate(given)]
+            base = replace(base, messages=list(map(self.subjects.message, packed)))
         return base
 
     def _conversation(self, part: _ForkSource) -> list[bytes]:

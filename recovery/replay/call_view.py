@@ -7,7 +7,8 @@ from typing import NamedTuple, Protocol
 from recovery.journal.call import Arguments, Call
 from recovery.journal.events import CallFailed, CallIntended, CallResolved, CallReturned
 from recovery.replay.recorded_call import RecordedCall
-from recovery.text import shorten
+from recovery.text import SEALED_TEXT, shorten
+from recovery.values.sealed import Subjects
 
 Outcome = CallReturned | CallFailed | CallResolved
 
@@ -63,6 +64,7 @@ def call_view(
         number,
         started_ns,
         run.fence,
+        intent.subject.keys if isinstance(intent.subject, Subjects) else (),
     )
 
 
@@ -76,4 +78,6 @@ def call_text(recorded: RecordedCall) -> str:
     """The text of a recorded call, with its arguments if the log has them."""
     args = recorded.intent.args
     shown = f"arguments of {recorded.intent.size} bytes" if args is None else shorten(args)
+    if recorded.intent.subject is not None:
+        shown = SEALED_TEXT
     return f"{recorded.key}: {shown}, {'with an outcome' if recorded.has_outcome else 'in doubt'}"

@@ -117,7 +117,7 @@ class ErrorTally:
             last.step,
             last.call,
             last.type,
-            last.message[:CARRIED_SIZE_MAX],
+            "" if last.sealed else last.message[:CARRIED_SIZE_MAX],
             last.place,
         ]
 

@@ -28,6 +28,7 @@ from recovery.journal.events import (
     StepStarted,
 )
 from recovery.journal.keys import CallKey
+from recovery.values.sealed import Subjects
 from recovery.values.type_names import public_name, type_name
 
 # Another attempt at the call would not change these failures.
@@ -201,6 +202,11 @@ class RecordedCall:
             one.last_lsn or math.inf for one in (self, other)
         )
         return both_open or (self.from_past_attempt and other.from_past_attempt)
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether it belongs to a subject that was forgotten."""
+        return isinstance(self.intent.subject, Subjects) and self.intent.subject.forgotten
 
     @property
     def asks_until(self) -> float:

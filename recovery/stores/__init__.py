@@ -4,5 +4,15 @@ from recovery.journal.submission import Submission
 from recovery.stores.file import FileStore
 from recovery.stores.memory import MemoryStore
 from recovery.stores.protocol import RunEntry, RunQueue, RunStore
+from recovery.stores.subject_keys import KeyDocument, SubjectKeys
 
-__all__ = ["FileStore", "MemoryStore", "RunEntry", "RunQueue", "RunStore", "Submission"]
+__all__ = [
+    "FileStore",
+    "KeyDocument",
+    "MemoryStore",
+    "RunEntry",
+    "RunQueue",
+    "RunStore",
+    "SubjectKeys",
+    "Submission",
+]

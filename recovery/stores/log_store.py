@@ -26,6 +26,7 @@ from recovery.stores.protocol import (
     packed_message,
     posted_lsn,
 )
+from recovery.stores.subject_keys import KeyFile, SubjectKeys
 from recovery.stores.submitting import submit, submitted
 from recovery.values.pack import pack, pack_map
 
@@ -53,6 +54,7 @@ class LogStore:
         self.root = root
         self.address = ""
         self.files, self.durability, self.encryption = files, durability, encryption
+        self.subject_keys = SubjectKeys(KeyFile(root, files), encryption, files.random_bytes)
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         """See ``RunStore.claim``."""

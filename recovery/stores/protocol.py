@@ -28,7 +28,8 @@ class RunStore(Protocol):
     ``run_id`` names a run, and may become the name of a directory: ValueError for an impossible
     one. ``takeover`` (False): take the log from a process that is known to be stuck.
 
-    What a store may do besides is in protocols of their own: RunQueue, KeepsRemains.
+    What a store may do besides is in protocols of their own: RunQueue, KeepsRemains. A store that
+    keeps keys of subjects has them as ``subject_keys``: a SubjectKeys over a KeyDocument.
     """
 
     @property

@@ -347,6 +347,23 @@ class StoreConformance:
 
     # -- what a queue does besides
 
+    def test_the_key_of_a_subject_is_made_once_and_destroyed(self, open_store: OpenStore) -> None:
+        keys = [getattr(open_store(), "subject_keys", None) for _ in range(4)]
+        one, other = keys[:2]
+        if one is None or other is None:
+            pytest.skip("this store keeps no keys of subjects")
+        with ThreadPoolExecutor(4) as pool:
+            ids = {*pool.map(lambda each: each.id_of("ann"), keys)}
+        assert len(ids) == 1 and one.id_of("bob") not in ids
+        key_id = ids.pop()
+        data = one.seal((key_id,), b"value")
+        _until(lambda: other.open(data) == b"value")
+        other.forget("ann")
+        assert other.has_forgotten(key_id) and other.open(data) is other.open(data) is not None
+        _until(lambda: one.subjects() == ["bob"] and one.has_forgotten(key_id))
+        assert one.seal((key_id,), b"value") is None
+        assert one.id_of("ann") != key_id
+
     def test_submitted_runs_are_listed_and_begun_once(self, open_store: OpenStore) -> None:
         one, other = _queues(open_store)
         now = one.time_ns()

@@ -137,7 +137,9 @@ def refs_of(items: Iterable[object], lsn: int) -> list[Ref | None]:
 # -- writing
 
 
-def walk_document(packed: bytes, take: Callable[[int, int], bool]) -> None:
+def walk_document(
+    packed: bytes, take: Callable[[int, int], bool], size_min: int = PART_SIZE_MIN
+) -> None:
     """Call ``take`` with the positions of large values in a document, outer ones first. When it
     returns True, the values inside are skipped."""
     todo, left = deque([(0, len(packed))]), WALKED_MAX
@@ -159,7 +161,7 @@ def walk_document(packed: bytes, take: Callable[[int, int], bool]) -> None:
                 reader.skip()
             at = reader.tell()
             reader.skip()
-            if reader.tell() - at >= PART_SIZE_MIN:
+            if reader.tell() - at >= size_min:
                 todo.append((start + at, start + reader.tell()))
 
 

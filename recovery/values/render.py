@@ -12,6 +12,7 @@ from eventlog.format.json_values import Json, to_json
 from recovery.text import count, cut, printable, written
 from recovery.values.codec import REGISTERED, codec_numbered
 from recovery.values.pack import EXT_PARTS
+from recovery.values.sealed import EXT_SEALED, Sealed, opened
 from recovery.values.types import Ref
 
 PREVIEW_SIZE = 12  # bytes shown of a binary value
@@ -97,6 +98,9 @@ def _extension(code: int, data: bytes) -> Any:
         if code == REGISTERED:
             name, parts = readable(data)
             return {str(name): parts}
+        if code == EXT_SEALED:
+            found = opened(data)
+            return Term(repr(found)) if isinstance(found, Sealed) else readable(found)
         if code == EXT_PARTS:
             return Term("<message made of values elsewhere in the log>")
         codec = codec_numbered(code)

@@ -126,6 +126,13 @@ HOW: dict[str, How] = {
     "recovery doctor": How(elsewhere=True),
     "recovery copy": How(elsewhere=True),  # test_copy.py
     "recovery export": How(elsewhere=True),  # test_redacted_export.py
+    "recovery forget": How(
+        "--store . --list",
+        runs=("all",),
+        missing=0,
+        of_store=True,
+        variants={"--store . ada --dry-run": ("all",)},
+    ),
     "recovery gc": How(
         "--store . --older-than 1h --dry-run",
         runs=("all",),

@@ -28,7 +28,7 @@ ROOMS = {
     "recovery": [
         *"option_checks text errors values journal approvers replay stores history inspect".split(),
         *"control agent_code declare engine calls ops agent worker call_journal graph".split(),
-        *("reports", "tracing", "", "integrations", "testing", "cli"),
+        *("reports", "subjects", "tracing", "", "integrations", "testing", "cli"),
     ],
 }
 BELOW = {"eventlog": {"eventlog"}, "recovery": {"eventlog", "recovery"}, "logdump": {*SOURCES}}
@@ -94,6 +94,7 @@ PROTOCOLS = {
     "recovery.stores.submitting",
     "recovery.stores.remote_store",  # what stores on servers have in common
     "recovery.stores.RunStore",
+    "recovery.stores.subject_keys",  # of stores of all kinds
     "recovery.integrations.framework_calls",  # what adapters of frameworks have in common
     "recovery.integrations.sdk_client",  # what clients of providers have in common
     "recovery.integrations.versions",

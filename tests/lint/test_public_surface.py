@@ -28,6 +28,7 @@ import recovery.integrations.hive
 import recovery.integrations.otel
 import recovery.reports
 import recovery.stores
+import recovery.subjects
 import recovery.testing
 import recovery.tracing
 import recovery.worker
@@ -69,6 +70,7 @@ PUBLIC: dict[str, Any] = {
             recovery.worker,
         ),
         *(recovery.approvers, recovery.call_journal, recovery.testing, recovery.tracing),
+        recovery.subjects,
         *(recovery.integrations.hive, recovery.integrations.otel, *EXTRA),
         *(eventlog, eventlog.errors, eventlog.encryption, eventlog.dump, eventlog.repair),
         *(eventlog.transfer, eventlog.remove, eventlog.testing),

@@ -19,11 +19,14 @@ from eventlog.remote.log import RemoteReader, ServerClock
 from recovery.errors import RecoveryError
 from recovery.stores.postgres.connections import Connections
 from recovery.stores.postgres.engine import PostgresEngine
+from recovery.stores.postgres.keys import PostgresKeys
 from recovery.stores.postgres.watch import Watch
 from recovery.stores.protocol import INBOX, LogBytes, RunEntry, check_run_id
 from recovery.stores.remote_store import RemoteStore
+from recovery.stores.subject_keys import SubjectKeys
 
 LEASE_S, PATIENCE_S = 30.0, 60.0
+KEYS_S = 1.0  # how soon a process sees that a subject was forgotten
 
 # The inbox of a run that exists, and the run's end. The row of a new inbox is not in this
 # statement's own snapshot, so its number is returned by itself.
@@ -101,6 +104,8 @@ class PostgresStore(RemoteStore):
         super().__init__(
             engine, clock, lease_s=lease_s, patience_s=patience_s, encryption=encryption
         )
+        document = PostgresKeys(engine.connections)
+        self.subject_keys = SubjectKeys(document, encryption, look_every_s=KEYS_S)
         self._watch = Watch(engine, poll_s, listen_url)
         self._seen = 0  # of the changes that the watch has heard of
         _stores.add(self)
