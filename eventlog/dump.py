@@ -79,17 +79,19 @@ def dump(reader: LogReader, first: int = 1, last: int = LSN_MAX) -> Iterator[dic
             yield from (hidden(item, lsn) for lsn in lsns)
 
 
-def verify(reader: LogReader, segment: int = 0) -> Generator[Finding, None, Totals]:
+def verify(
+    reader: LogReader, segment: int = 0, totals: Totals | None = None
+) -> Generator[Finding, None, Totals]:
     """Check every byte of the log that counts; yields the problems in order.
 
     Checks frames and their CRCs, padding, headers, footers and their digests, LSN continuity,
     snapshot digests, and that bodies can be decoded. Without the key of an encrypted log it cannot
     check the last two, nor that the records were written with the key.
 
-    ``segment``: check only this one. Returns totals (the value of ``yield from``). Raises
-    WrongKeyError with another key.
+    ``segment``: check only this one. Returns totals (the value of ``yield from``), which are
+    ``totals`` if given: an object to be filled meanwhile. Raises WrongKeyError with another key.
     """
-    totals = Totals()
+    totals = Totals() if totals is None else totals
     for item in examine(reader, totals, segment):
         if isinstance(item, DecodedFrame):
             try:

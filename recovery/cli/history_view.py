@@ -11,7 +11,8 @@ from typing import Any
 from eventlog import ReadableLog
 from recovery import CheckpointStore, RecoveryError
 from recovery.cli.event_lines import line
-from recovery.cli.status_view import Row, labels, when
+from recovery.cli.status_view import Row, labels
+from recovery.cli.times import when
 from recovery.history.find_run import reader_of
 from recovery.inspect.follow import events
 from recovery.journal.encoding import decode_shallow

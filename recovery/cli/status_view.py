@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
 
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery.cli.event_lines import call_text
+from recovery.cli.times import when
 from recovery.errors import CHOICES
 from recovery.replay.error_counts import RunError
 from recovery.reports import OpenCall, PendingMessage, RunStatus
@@ -41,14 +41,6 @@ SHOWN_MAX = 10  # messages in the inbox
 TRACEBACK_LINES = 12
 
 Row = tuple[str, str, str]  # label, text, style
-
-
-def when(seconds: float) -> str:
-    """A time, UTC, as text."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):  # a time that no clock gives
-        return f"{seconds:g} s"
 
 
 def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
@@ -183,7 +175,7 @@ def _step(one: RunStatus) -> str:
 
 def _used(one: RunStatus) -> str:
     used = one.progress.usage
-    parts = [count(used.steps, "step"), count(used.calls, "call")]
+    parts = [count(used.steps, "step"), count(used.calls, "attempt")]
     if one.progress.failed:
         parts[-1] += f" ({one.progress.failed} failed)"
     if used.input_tokens or used.output_tokens:
@@ -258,7 +250,7 @@ def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
         "state": one.state,
         "why": redaction.text(one.why, "why"),
         "step": one.progress.step,
-        "calls": used.calls,
+        "attempts": used.calls,
         "failed": one.progress.failed,
         "input_tokens": used.input_tokens,
         "output_tokens": used.output_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
 
 DAY_S = 86400
@@ -27,19 +28,44 @@ def seconds_of(option: str, text: str) -> float:
 
 
 def time_ns_of(option: str, text: str, now: float) -> int:
-    """A time in ns since 1970: as RFC 3339 has it, ``today`` and ``yesterday`` (when they began; in
-    UTC where it says nothing else), or how long ago; ValueError for all else."""
+    """A time in ns since 1970: as RFC 3339 has it, ``today`` and ``yesterday`` (when they began),
+    or how long ago; local where it has no zone. ValueError for all else."""
     word = text.strip().lower()
     try:
         if word in _DAYS_AGO:
-            return int((now // DAY_S - _DAYS_AGO[word]) * DAY_S) * 10**9
-        at = datetime.fromisoformat(text.strip())
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+            day = datetime.fromtimestamp(now) - timedelta(days=_DAYS_AGO[word])
+            at = day.replace(hour=0, minute=0, second=0, microsecond=0)
+        else:
+            at = datetime.fromisoformat(text.strip())
+        at = at if at.tzinfo else at.astimezone()
         return (at - _BEGIN) // timedelta(microseconds=1) * 1000
     except (ValueError, OverflowError):
         pass
     try:
         return int((now - seconds_of(option, word.removesuffix("ago"))) * 1e9)
     except ValueError:
-        example = "2026-05-04T09:00:00Z, 2026-05-04 09:00 (UTC), yesterday, 10 min or 2h"
+        example = "2026-05-04T09:00:00Z, 2026-05-04 09:00, yesterday, 10 min or 2h"
         raise ValueError(f"{option} {text}: no time; {example} would be one") from None
+
+
+def when(seconds: float) -> str:
+    """A time as text: local, with its zone."""
+    try:
+        text = datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
+    except (ValueError, OverflowError, OSError):  # a time that no clock gives
+        return f"{seconds:g} s"
+    return text.replace("+00:00", "Z")
+
+
+def zone_name() -> str:
+    """``UTC``, or ``local`` for a zone with other offsets, which summer time may change."""
+    return "local" if time.timezone or time.daylight else "UTC"
+
+
+def when_ns(time_ns: int) -> str:
+    """A local time with nine digits behind the second, without its zone."""
+    seconds, ns = divmod(time_ns, 1_000_000_000)
+    try:
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))}.{ns:09d}"
+    except (ValueError, OverflowError, OSError):  # as above
+        return f"{time_ns} ns"

@@ -9,6 +9,7 @@ from typing import Generic, TypedDict
 from eventlog import Damage, WritableLog
 from recovery.history.load import History
 from recovery.journal.usage import Usage
+from recovery.text import count
 from recovery.values.type_variables import Result
 
 
@@ -48,7 +49,9 @@ class RecoveryReport:
             f"{self.replayed} records replayed",
         ]
         if self.served or self.executed:  # not known yet when a recovery begins
-            parts.append(f"{self.served} calls served from the log, {self.executed} executed")
+            parts.append(
+                f"{count(self.served, 'call')} served from the log, {self.executed:,} executed"
+            )
         parts += [f"in doubt: {call}" for call in self.in_doubt]
         if self.torn_size:
             parts.append(f"torn tail of {self.torn_size} bytes cut off")

@@ -9,7 +9,7 @@ from recovery.history.find_run import Store, reader_of
 from recovery.inspect.differences import FoundDifference, RunComparison, Side, as_types
 from recovery.inspect.outline import RunOutline, outline_run
 from recovery.journal.forked_from import ForkedFrom
-from recovery.text import shorten
+from recovery.text import count, shorten
 
 PATHS_MAX = 5  # differences that are shown of two values
 WIDTH_MAX = 56  # of a column of text
@@ -50,7 +50,9 @@ class ComparedRun:
     damage: tuple[str, ...]
 
     def __str__(self) -> str:
-        text = f"{self.run_id}: {self.steps} steps, {self.calls} calls, {self.end}"
+        text = (
+            f"{self.run_id}: {count(self.steps, 'step')}, {count(self.calls, 'call')}, {self.end}"
+        )
         if self.forked_from is not None:
             link = self.forked_from
             text += f"; forked from {link.run_id} at the end of step {link.step} (LSN {link.lsn})"

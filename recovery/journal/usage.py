@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from recovery.text import count
+
 TOKENS_MAX = 1 << 53  # the largest exact float; a larger number is no count of tokens
 
 # Where replies have it, under several names whose values are added up. Anthropic counts cached
@@ -44,7 +46,7 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     def __str__(self) -> str:
-        parts = [f"{self.steps} steps, {self.calls} calls"]
+        parts = [count(self.steps, "step"), count(self.calls, "attempt")]
         if self.tokens:
             parts.append(f"{self.tokens:,} tokens")
         if self.cost:

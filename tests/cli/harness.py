@@ -26,7 +26,7 @@ import sys
 import tempfile
 import termios
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
@@ -85,7 +85,11 @@ class Done:
 def environment(**more: str) -> dict[str, str]:
     """The environment of a command: nothing of whoever runs the tests, but where Python is."""
     kept = {name: os.environ[name] for name in ("PATH", "EVENTLOG_HOME") if name in os.environ}
-    return {"HOME": "/nonexistent", "LANG": "C.UTF-8", "COLUMNS": "80"} | kept | more
+    return (
+        {"HOME": "/nonexistent", "LANG": "C.UTF-8", "COLUMNS": "80", "TZ": "UTC", "PAGER": ""}
+        | kept
+        | more
+    )
 
 
 def call(tool: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -> Done:
@@ -98,6 +102,7 @@ def call(tool: str, *args: str, cwd: Path, env: dict[str, str] | None = None) ->
         one_parser(),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
+        zone_of_environment(),
     ):
         try:
             code = MAINS[tool](list(args))
@@ -105,6 +110,17 @@ def call(tool: str, *args: str, cwd: Path, env: dict[str, str] | None = None) ->
             code = int(ended.code or 0)
     printed = [stream.buffer.getvalue().decode() for stream in (out, err)]
     return Done((tool, *args), code, *printed)
+
+
+@contextlib.contextmanager
+def zone_of_environment() -> Iterator[None]:
+    """Local time is that of $TZ, which must be put back before this ends."""
+    time.tzset()
+    try:
+        yield
+    finally:
+        os.environ.pop("TZ", None)
+        time.tzset()
 
 
 # -- golden outputs
@@ -187,7 +203,7 @@ class Processes:
 
         ``keys`` are typed once it has shown something; ``\\x03`` is Ctrl-C.
         """
-        given = environment(TERM="xterm-256color", **(env or {}))
+        given = environment(**{"TERM": "xterm-256color"} | (env or {}))
         del given["COLUMNS"]
         master, slave = pty.openpty()
         try:

@@ -64,6 +64,7 @@ def become(request: Request, files: list[int]) -> None:
         setattr(sys, f"__{name}__", stream)
     os.environ.clear()
     os.environ.update(request["env"])
+    time.tzset()
     os.chdir(request["cwd"])
     now = request["now"]
     time.time, time.time_ns = (lambda: now), (lambda: int(now * 1e9))

@@ -20,12 +20,14 @@ from logdump.otlp import otlp
 from logdump.stats import stats
 from logdump.timeline import timeline
 from logdump.verify import verify
+from recovery.cli.pager import paged
 from recovery.cli.parser import arranged, parser
 from recovery.cli.parser import run as parse
 from recovery.cli.terminal import ends_politely
 
 DEFAULT = "status"
 HINTS_MAX = 5
+PAGED = ("status", "dump", "verify", "stats", "diff")
 
 app = parser(
     "logdump",
@@ -48,7 +50,8 @@ def _registered(name: str, module: Any) -> None:
 
     @wraps(function)
     def command(**options: Any) -> None:
-        with ends_politely(NOT_A_LOG, UsageError):
+        is_long = name in PAGED and not options.get("follow")
+        with ends_politely(NOT_A_LOG, UsageError), paged(wanted=is_long):
             code = _run(function, options)
         raise typer.Exit(code)
 

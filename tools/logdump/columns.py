@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from eventlog.dump import utc
 from eventlog.read.verify import Finding
 from logdump.rows import Row
+from recovery.cli.times import when_ns, zone_name
 from recovery.text import columns, cut, duration, printable
 from recovery.values.render import Term, short
 
@@ -72,7 +72,7 @@ class Columns:
     def heading(self) -> str:
         """The line above the lines of records."""
         cells = [
-            (name, "TIME (UTC)" if name == "TIME" and wide > 10 else name, wide)
+            (name, f"TIME ({zone_name()})" if name == "TIME" and wide > 10 else name, wide)
             for name, wide in self._columns
         ]
         text = "  ".join(_aligned(*cell) for cell in cells)
@@ -128,7 +128,7 @@ def _cell(row: Row, name: str, width: int) -> str:
 
 
 def _when(time_ns: int, width: int) -> str:
-    text = utc(time_ns).replace("T", " ")
+    text = when_ns(time_ns)
     return text[{23: slice(23), 12: slice(11, 23), 8: slice(11, 19)}[width]] or text
 
 

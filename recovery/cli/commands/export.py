@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
+
 import typer
 
 from recovery.cli.store_options import KeyFile, Redact, RunId, StoreOption, store_of
 from recovery.cli.terminal import ends_politely
+from recovery.cli.working import working
 from recovery.history.find_run import reader_of
 from recovery.ops.redacted_export import export_redacted
 from recovery.values.render import Redaction
@@ -43,6 +47,7 @@ def command(
         if not redact:
             raise ValueError("say what to --redact; `logdump export` writes a run whole")
         found = store_of(run, store, key_file, reading=True)
-        with reader_of(found, run) as log:
+        shown = nullcontext() if sys.stdout.isatty() else working(f"exporting {run}")
+        with reader_of(found, run) as log, shown:
             for line in export_redacted(log, run, Redaction(redact)):
                 typer.echo(line)

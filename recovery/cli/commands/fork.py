@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from recovery import RecoveryError
 from recovery.cli.commands.show import resume_command
 from recovery.cli.exit_codes import FOUND
-from recovery.cli.status_view import when
+from recovery.cli.pager import paged
 from recovery.cli.store_options import (
     AsJson,
     Imports,
@@ -25,13 +23,15 @@ from recovery.cli.store_options import (
     imported,
     store_of,
 )
-from recovery.cli.terminal import because, complain, ends_politely, hint, output, say, show_json
+from recovery.cli.tables import Cell, Column, show_table
+from recovery.cli.terminal import because, complain, ends_politely, hint, say, show_json
+from recovery.cli.times import when
 from recovery.cli.value_arguments import VALUE, value_given
 from recovery.cli.who import who_or_login
 from recovery.history.find_run import reader_of
 from recovery.history.inventory import StoredCheckpoint, stored_checkpoints
 from recovery.ops.fork import fork_and_tell
-from recovery.text import printable, size
+from recovery.text import size
 
 NAMES_MAX = 10  # of side effects, that are listed
 
@@ -133,7 +133,7 @@ def checkpoints(
     as_json: AsJson = False,
 ) -> None:
     """The checkpoints of a run, the newest first, and whether they are sound."""
-    with ends_politely():
+    with ends_politely(), paged():
         runs = store_of(run, store, key_file, reading=True)
         with reader_of(runs, run) as reader:
             found = stored_checkpoints(reader)
@@ -141,7 +141,7 @@ def checkpoints(
             for one in found:
                 show_json(_json(one))
         elif found:
-            output().print(_table(found))
+            show_table(COLUMNS, list(_rows(found)))
         else:
             say("no checkpoints: a recovery replays from the first record")
 
@@ -158,18 +158,18 @@ def _json(one: StoredCheckpoint) -> dict[str, Any]:
     }
 
 
-def _table(found: list[StoredCheckpoint]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for name in ("STEP", "LSN"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("TAKEN", no_wrap=True)
-    table.add_column("SIZE", justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
+COLUMNS = (
+    Column("STEP", right=True),
+    Column("LSN", right=True),
+    Column("TAKEN"),
+    Column("SIZE", right=True),
+    Column("", folded=(None, None)),
+)
+
+
+def _rows(found: list[StoredCheckpoint]) -> Iterator[list[Cell]]:
     for one in found:
         step = "?" if one.step is None else str(one.step)
         taken = when(one.timestamp) if one.timestamp else "-"
-        style = "" if one.validity else "bold red"
-        table.add_row(
-            step, str(one.lsn), taken, size(one.size), Text(printable(str(one.validity)), style)
-        )
-    return table
+        sound = str(one.validity), "" if one.validity else "bold red"
+        yield [(step, ""), (str(one.lsn), ""), (taken, ""), (size(one.size), ""), sound]

@@ -8,20 +8,19 @@ from dataclasses import asdict
 from typing import Annotated, cast
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from recovery.cli.status_view import STYLES
 from recovery.cli.store_options import AsJson, KeyFile, StoreOption, Yes, open_store
-from recovery.cli.terminal import confirm, ends_politely, output, say, show_json
+from recovery.cli.tables import Column, show_table
+from recovery.cli.terminal import confirm, ends_politely, say, show_json
 from recovery.cli.times import seconds_of
+from recovery.cli.working import working
 from recovery.inspect.status import State
 from recovery.ops.gc import gc
 from recovery.ops.remove import COLLECTED, OVER
 from recovery.reports import RemovedRun
 from recovery.stores.protocol import KeepsRemains
-from recovery.text import age, count, printable, size
+from recovery.text import age, count, size
 
 MORE = """\b
 A run goes when it ended longer ago than --older-than, and is none of the
@@ -81,7 +80,10 @@ def command(
         chosen = older_than_s is not None or keep is not None
 
         def collect(dry_run: bool) -> list[RemovedRun]:
-            return gc(runs, older_than_s=older_than_s, keep=keep, states=states, dry_run=dry_run)
+            with working("reading the runs" if dry_run else "deleting runs"):
+                return gc(
+                    runs, older_than_s=older_than_s, keep=keep, states=states, dry_run=dry_run
+                )
 
         found = collect(True)
         if found and not dry_run:
@@ -99,22 +101,26 @@ def command(
         say(_summary(gone, dry_run, left, chosen))
 
 
+COLUMNS = (
+    Column("RUN", folded=(8, None)),
+    Column("STATE"),
+    *(Column(title, right=True) for title in ("ENDED", "RECORDS", "SIZE")),
+)
+
+
 def _show(found: Sequence[RemovedRun]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column("RUN", overflow="fold", min_width=8)
-    table.add_column("STATE", no_wrap=True)
-    for name in ("ENDED", "RECORDS", "SIZE"):
-        table.add_column(name, justify="right", no_wrap=True)
     now = time.time()
-    for one in found:
-        table.add_row(
-            Text(printable(one.run_id)),
-            Text(one.state, STYLES.get(one.state, "")),
-            age(now - one.ended),
-            f"{one.records:,}",
-            size(one.size),
-        )
-    output().print(table)
+    rows = [
+        [
+            (one.run_id, ""),
+            (one.state, STYLES.get(one.state, "")),
+            (age(now - one.ended), ""),
+            (f"{one.records:,}", ""),
+            (size(one.size), ""),
+        ]
+        for one in found
+    ]
+    show_table(COLUMNS, rows)
 
 
 def _summary(gone: Sequence[RemovedRun], dry_run: bool, left: int, chosen: bool) -> str:

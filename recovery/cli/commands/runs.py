@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
-from rich import box
-from rich.table import Table
+from rich.console import Group
+from rich.live import Live
 from rich.text import Text
 
 from recovery import CheckpointStore
 from recovery.cli.commands.show import commands_for
 from recovery.cli.doctor_checks import low_space
+from recovery.cli.pager import paged
 from recovery.cli.status_view import STYLES, as_json_object
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption, open_store
-from recovery.cli.terminal import ends_politely, hint, output, say, show_json
-from recovery.cli.times import time_ns_of
+from recovery.cli.tables import Cell, Column, drawn, show_table
+from recovery.cli.terminal import ends_politely, hint, note, output, say, show_json
+from recovery.cli.times import time_ns_of, when
 from recovery.inspect.listing import listed
 from recovery.inspect.status import STATES
 from recovery.reports import RunStatus
@@ -33,6 +36,7 @@ examples:
   recovery runs --in-doubt --json | jq -r .run_id
   recovery runs --sort last --limit 20
   recovery runs --since yesterday
+  recovery runs --watch --state running
 
 \b
 --json prints an object a run, the first of what recovery show --json has.
@@ -49,9 +53,9 @@ TITLES = ("RUN", "STATE", "STEP", "AGE", "LAST", "OWNER", "TO DECIDE")
 NUMBERS = ("STEP", "AGE", "LAST", "UNREAD")
 # The least and the largest width of columns whose texts are folded.
 FOLDED = {"RUN": (8, None), "OWNER": (None, 16), "TO DECIDE": (None, 16), "ERROR": (None, 20)}
-TABLE_MAX = 200  # rows of a table; more are printed as plain lines
+WATCH_S = 2.0
 
-Row = list[tuple[str, str]]  # texts and styles
+Row = list[Cell]
 
 States = Annotated[
     list[str] | None,
@@ -67,6 +71,7 @@ Since = Annotated[
         show_default=False,
     ),
 ]
+Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every two seconds.")]
 Match = Annotated[str, typer.Option(metavar="TEXT", help="Only runs with this in their id.")]
 
 
@@ -84,6 +89,7 @@ def command(
     state: States = None,
     in_doubt: InDoubt = False,
     due: Due = False,
+    watch: Watch = False,
     since: Since = None,
     match: Match = "",
     sort: Sort = "id",
@@ -93,40 +99,42 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """The runs of a store: state, step, age, last activity, owner, and what a person decides."""
-    with ends_politely():
+    with ends_politely(), paged(wanted=not watch):
         if wrong := {*(state or ())} - {*STATES}:
             raise ValueError(f"no such state: {', '.join(wrong)}; one of {', '.join(STATES)}")
         if sort not in ORDERS:
             raise ValueError(f"--sort {sort}: one of {', '.join(ORDERS)}")
-        now = time.time()
-        after = -math.inf if since is None else time_ns_of("--since", since, now) / 1e9
+        if watch and (as_json or not sys.stdout.isatty()):
+            raise ValueError("--watch draws on a terminal; a program calls recovery runs again")
+        after = -math.inf if since is None else time_ns_of("--since", since, time.time()) / 1e9
         there = open_store(store, key_file, reading=True)
-        found: Iterable[RunStatus] = (
-            one
-            for one in listed(there)
-            if (not state or one.state in state)
-            and match in one.run_id
-            and (not in_doubt or one.in_doubt)
-            and (one.due or not due)
-            and one.last >= after
-        )
-        if (order := ORDERS[sort]) is not None:
-            found = sorted(found, key=order)
-        found = islice(found, limit)
+        order = ORDERS[sort]
+
+        def chosen() -> Iterator[RunStatus]:
+            found: Iterable[RunStatus] = (
+                one
+                for one in listed(there)
+                if (not state or one.state in state)
+                and match in one.run_id
+                and (not in_doubt or one.in_doubt)
+                and (one.due or not due)
+                and one.last >= after
+            )
+            return islice(found if order is None else sorted(found, key=order), limit)
+
+        if watch:
+            _watch(lambda: list(chosen()), there, nested=order is None)
         if as_json:
             any_shown = False
-            for one in found:
+            for one in chosen():
                 show_json(as_json_object(one, Redaction(redact or ())))
                 any_shown = True
             if not any_shown:
-                typer.echo(_none(there), err=True)
+                note(_none(there))
             return
-        shown = list(found)
-        rows = _rows(shown, now, nested=order is None)
-        if len(shown) > TABLE_MAX:
-            _print_plain(rows)
-        elif shown:
-            output().print(_table(rows))
+        shown = list(chosen())
+        if shown:
+            show_table(*_table(shown, time.time(), nested=order is None))
         else:
             say(_none(there))
         if low := low_space(there):
@@ -137,16 +145,35 @@ def command(
                 hint([commands_for(there, one.run_id, store, key_file).of("show")])
 
 
+def _watch(
+    look: Callable[[], list[RunStatus]], there: CheckpointStore, *, nested: bool
+) -> NoReturn:
+    """Draw the table again and again, on a screen of its own, until Ctrl-C."""
+    console = output()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            shown, now = look(), time.time()
+            columns, rows = _table(shown, now, nested=nested)
+            room = max(1, console.height - 6)
+            more = f"and {len(rows) - room:,} more" if len(rows) > room else ""
+            head = f"{there.backend.address}: {count(len(rows), 'run')} at {when(now)[11:]}"
+            table = drawn(columns, rows[:room]) if rows else Text(_none(there))
+            title = Text(printable(f"{head}; Ctrl-C ends this"), no_wrap=True)
+            live.update(Group(title, table, Text(more)), refresh=True)
+            time.sleep(WATCH_S)
+
+
 def _none(store: CheckpointStore) -> str:
     there = len(store.backend.run_ids())
     return f"no such runs ({count(there, 'run')} in the store)" if there else "no runs"
 
 
-def _rows(shown: list[RunStatus], now: float, *, nested: bool) -> list[Row]:
-    """The header and the rows; columns that are empty for all runs are left out."""
+def _table(shown: list[RunStatus], now: float, *, nested: bool) -> tuple[list[Column], list[Row]]:
+    """The columns and the rows; columns that are empty for all runs are left out."""
     unread, raised = any(one.unread for one in shown), any(_error(one) for one in shown)
     titles = (*TITLES, *["UNREAD"] * unread, *["ERROR"] * raised)
-    rows: list[Row] = [[(title, "") for title in titles]]
+    columns = [Column(title, title in NUMBERS, FOLDED.get(title)) for title in titles]
+    rows: list[Row] = []
     depths: dict[str, int] = {}
     for one in shown:
         above = one.parent.run_id if one.parent is not None and nested else ""
@@ -154,29 +181,8 @@ def _rows(shown: list[RunStatus], now: float, *, nested: bool) -> list[Row]:
         row = _cells(one, now, depths[one.run_id])
         row += [(str(len(one.unread) or "-"), "cyan")] * unread
         row += [(_error(one) or "-", "red")] * raised
-        rows.append([(printable(text), style) for text, style in row])
-    return rows
-
-
-def _table(rows: list[Row]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for title, _ in rows[0]:
-        if title in FOLDED:
-            min_width, max_width = FOLDED[title]
-            table.add_column(title, overflow="fold", min_width=min_width, max_width=max_width)
-        else:
-            table.add_column(title, justify="right" if title in NUMBERS else "left", no_wrap=True)
-    for row in rows[1:]:
-        table.add_row(*(Text(text, style) for text, style in row))
-    return table
-
-
-def _print_plain(rows: list[Row]) -> None:
-    """The same without a table of Rich, which takes 0.4 ms a row."""
-    widths = [max(len(row[i][0]) for row in rows) for i in range(len(rows[0]))]
-    aligned = [">" if title in NUMBERS else "<" for title, _ in rows[0]]
-    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(aligned, widths, strict=True))
-    typer.echo("\n".join(line.format(*(text for text, _ in row)).rstrip() for row in rows))
+        rows.append(row)
+    return columns, rows
 
 
 def _cells(one: RunStatus, now: float, depth: int) -> Row:

@@ -14,6 +14,7 @@ from recovery.cli import history_view
 from recovery.cli.doctor_checks import low_space
 from recovery.cli.history_view import read_story
 from recovery.cli.next_steps import Commands, agent_of
+from recovery.cli.pager import paged
 from recovery.cli.status_view import as_json_object, grid, rows
 from recovery.cli.store_options import AsJson, KeyFile, Redact, RunId, StoreOption, store_of
 from recovery.cli.terminal import ends_politely, output, say, show_json
@@ -46,7 +47,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """What a run was doing, why it is not running, and what to do now."""
-    with ends_politely():
+    with ends_politely(), paged():
         runs = store_of(run, store, key_file, reading=True)
         found = status(runs, run)
         redaction = Redaction(redact or ())

@@ -142,7 +142,7 @@ def test_a_fork_alone_is_compared_with_its_origin(store: Path) -> None:
         {"question": "how"}, "b"
     )
     shown = diff(store, "b")
-    assert shown.startswith("- a: 1 steps") and "forked from a at the end of step 0" in shown
+    assert shown.startswith("- a: 1 step") and "forked from a at the end of step 0" in shown
     assert diff(store / "b", ".").endswith(
         'args[0]\n  - "why"\n  + "how"\n\n2 differences; 0 calls alike'
     )

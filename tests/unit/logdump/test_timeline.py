@@ -347,7 +347,7 @@ def test_only_the_newest_records_are_told_and_calls_of_before_are_known(run):
     known = calls(model)["early"]
     assert known["earlier"] and known["result"] == "late"
     assert known["phases"] == [["work", end - 3, end]]
-    assert model["run"]["calls"] == 6  # of the whole run
+    assert model["run"]["attempts"] == 6  # of the whole run
 
 
 def test_values_are_cut_and_it_says_by_how_much(run):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 from eventlog import LogError, LogReader
-from eventlog.dump import utc
 from eventlog.format.frame import LSN_MAX
 from eventlog.read.verify import Finding
 from logdump.columns import Columns
@@ -15,6 +14,7 @@ from logdump.filter import Wanted
 from logdump.lines import DECODED_SIZE_MAX, Values, shown_value
 from logdump.rows import Narrator, Row, rows
 from recovery import RecoveryError
+from recovery.cli.times import when_ns, zone_name
 from recovery.inspect.status import status_of
 from recovery.text import cut, printable, size
 from recovery.values.render import Redaction, pretty, short
@@ -132,7 +132,8 @@ class Log:
         about = [f"LSN {at}", item.kind or "encrypted"]
         about += [f"of {item.tool}#{event.call}"] if event is not None and event.call else []
         about += [f"step {item.step}"] if item.step is not None else []
-        about += [utc(record.time_ns)] if record is not None else []
+        if record is not None:
+            about.append(f"{when_ns(record.time_ns)} {zone_name()}")
         about += [size(item.size), f"segment {item.segment}, offset {item.offset}"]
         return Line(
             at,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import reduce
 from operator import or_
 
@@ -15,6 +16,7 @@ from logdump.places import inside
 from logdump.show import problems
 from recovery.cli.store_options import KeyFile, StoreOption
 from recovery.cli.terminal import note
+from recovery.cli.working import working
 from recovery.stores.protocol import INBOX
 
 MORE = """\b
@@ -53,8 +55,10 @@ def command(path: LogPath, store: StoreOption = None, key_file: KeyFile = None) 
     found: list[int] = []  # bits of the problems
     with context.read() as reader:
         encrypted = bool(reader.listing.first_encrypted())
-        for line in export(reader, _inside(context), lambda finding: found.append(finding.bit)):
-            context.print(line)
+        lines = export(reader, _inside(context), lambda finding: found.append(finding.bit))
+        with working(f"exporting {path}") if not context.out.isatty() else nullcontext():
+            for line in lines:
+                context.print(line)
     wrong = [bit for bit in found if bit & ~TORN]
     words = ["the log is encrypted, but this export is not"] if encrypted else []
     if wrong:

@@ -15,6 +15,7 @@ from eventlog.format.envelope import KEY_ID
 from eventlog.transfer import import_
 from logdump.command import Context, UsageError
 from recovery.cli.store_options import KeyFile, StoreOption
+from recovery.cli.working import working
 from recovery.text import count, printable
 
 MORE = """\
@@ -67,12 +68,14 @@ def command(
         raise UsageError("--key-id: 1 to 64 printable ASCII characters without spaces")
     with ExitStack() as stack:
         lines = _opened(file, stack)
-        made = import_(
-            lines,
-            context.args.path,
-            lost="marked" if lost else "refused",
-            encryption=_encryption(context),
-        )
+        total = Path(file).stat().st_size if file != "-" else None
+        with working(f"importing {file}", lines.tell if total else None, total):
+            made = import_(
+                lines,
+                context.args.path,
+                lost="marked" if lost else "refused",
+                encryption=_encryption(context),
+            )
     marked = f", of which {made.lost:,} stand for lost records" if made.lost else ""
     context.print(f"{printable(context.args.path)}: {count(made.records, 'record')}{marked}")
     return 0

@@ -17,6 +17,7 @@ from logdump.places import beside
 from logdump.show import as_line
 from recovery import RecoveryError
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
+from recovery.cli.working import working
 from recovery.history.first_record import started_of
 from recovery.inspect.compare import ComparedRun, compared, outline_both
 from recovery.inspect.differences import Ended, FoundDifference, RunComparison, Side, rendered
@@ -87,9 +88,9 @@ def _run(context: Context) -> int:
     paths = _paths(context)
     with ExitStack() as stack:
         readers = [stack.enter_context(context.read(path)) for path in paths]
-        comparing = RunComparison(
-            *outline_both(*zip(readers, paths, strict=True)), rendered, PATHS_MAX
-        )
+        with working("reading the runs"):
+            outlines = outline_both(*zip(readers, paths, strict=True))
+        comparing = RunComparison(*outlines, rendered, PATHS_MAX)
         for run in (comparing.a, comparing.b):
             _check(run)
         count = (

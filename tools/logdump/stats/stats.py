@@ -19,6 +19,7 @@ from logdump.stats.json_output import step_object, totals_object
 from logdump.stats.log_statistics import LogStatistics, StepTotals
 from logdump.stats.screen import Screen
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
+from recovery.cli.times import when_ns
 from recovery.text import size
 
 MORE = """\
@@ -131,17 +132,12 @@ def _print_step(context: Context, step: StepTotals) -> None:
         context.print(as_line(step_object(step)))
         return
     used = step.used
-    began = _clock(step.since_ns) if step.step else ""
+    began = when_ns(step.since_ns)[11:19] if step.step else ""
     context.print(
         f"{step.step:>7} {began:>8} {step.at_work_ns / 1e9:>10.3f}s {step.calls:>5} "
         f"{used.input_tokens:>8} {used.output_tokens:>7} {used.cost:>9.4g} {size(step.size):>8} "
         f"{size(step.checkpoint) if step.checkpoint else '-':>8}"
     )
-
-
-def _clock(time_ns: int) -> str:
-    seconds = time_ns // 1_000_000_000 % 86400
-    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 def _show(context: Context, reader: LogReader, statistics: LogStatistics, frames: Frames) -> None:

@@ -253,7 +253,7 @@ class Timeline:
             usage = last.progress.usage
             about |= {
                 "steps": usage.steps,
-                "calls": usage.calls,
+                "attempts": usage.calls,
                 "failed": last.progress.failed,
                 "tokens": usage.tokens,
                 "cost": usage.cost,

@@ -89,7 +89,7 @@ function head() {
   $("task").textContent = [oneLine(run.task), run.why].filter(Boolean).join(" \u2014 ");
   const parts = [
     ["started", run.records ? `${iso(M.began).slice(0, 19)} UTC` : ""], ["wall time", duration(away)],
-    ["at work", duration((run.seconds ?? 0) * 1e6)], ["steps", number(run.steps ?? 0)], ["calls", number(run.calls ?? 0)],
+    ["at work", duration((run.seconds ?? 0) * 1e6)], ["steps", number(run.steps ?? 0)], ["attempts", number(run.attempts ?? 0)],
     ["failed", run.failed, run.failed > 0], ["tokens", run.tokens && number(run.tokens)],
     ["cost", run.cost && run.cost.toFixed(4)], ["recoveries", M.lives.length - 1 && run.recoveries],
     ["in doubt", doubtful.length, doubtful.length > 0], ["damage", damage.length, damage.length > 0],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
@@ -18,6 +18,7 @@ from logdump.verify.consequences import Consequences, InboxConsequences, Refusal
 from recovery import RecoveryError
 from recovery.cli.exit_codes import IO_ERROR, NO_KEY
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
+from recovery.cli.working import working
 from recovery.history.store_url import is_url, split_run, store_at
 from recovery.inspect.open_call import OpenCall
 from recovery.inspect.status import RunStatus, status_of
@@ -196,8 +197,10 @@ class _Checked:
     def check(self, segment: int = 0, before: int = 0) -> Totals:
         """Check the log, or one segment of it; returns totals with the bits found ``before``."""
         with self.context.read_below(self.path) as reader:
-            checking = _Findings(verify(reader, segment))
-            held = list(islice(checking, FINDINGS_MAX))
+            checking = _Findings(reader, segment)
+            segments = 1 if segment else len(reader.listing.numbers())
+            with working(f"checking {self.path}", lambda: checking.totals.segments, segments):
+                held = list(islice(checking, FINDINGS_MAX))
             run = None if segment else run_in(reader, self.path)
             meaning = meaning_of(reader, self.path, held, run)
             for finding in held:
@@ -286,14 +289,11 @@ def _call(call: OpenCall) -> dict[str, Json]:
 
 
 class _Findings:
-    """Iterates over the findings of ``verify``, and keeps the totals that it returns."""
+    """Iterates over the findings of ``verify``; ``totals`` grow meanwhile."""
 
-    def __init__(self, checking: Generator[Finding, None, Totals]) -> None:
-        self._checking = self._all(checking)
+    def __init__(self, reader: LogReader, segment: int) -> None:
         self.totals = Totals()
-
-    def _all(self, checking: Generator[Finding, None, Totals]) -> Iterator[Finding]:
-        self.totals = yield from checking
+        self._checking = verify(reader, segment, self.totals)
 
     def __iter__(self) -> Iterator[Finding]:
         return self._checking

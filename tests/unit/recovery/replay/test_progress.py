@@ -205,7 +205,7 @@ def test_an_event_is_a_line_of_text() -> None:
     assert lines[-1].endswith("finished: 'done'")
     assert all("\n" not in line and len(line) < 300 for line in lines)
     shown = str(told[5].progress)
-    assert re.fullmatch(r"running, 1 steps, 2 calls, \d+\.\d s, 1 in flight", shown)
+    assert re.fullmatch(r"running, 1 step, 2 attempts, \d+\.\d s, 1 in flight", shown)
 
 
 @pytest.mark.parametrize("function", [agent, plain])
