@@ -253,16 +253,16 @@ class Children:
     def _others(self, run: Execution) -> Generator[Sleep, None, None]:
         """Let all other calls of the run end, and the code that waits for them continue."""
         run.waiting += 1
-        pause = POLL_S
+        pause, due_s = POLL_S, None
         try:
             while True:
-                yield Sleep(pause, math.inf)
+                yield Sleep(pause, due_s)
                 if self._over:
                     raise asyncio.CancelledError
                 run.check()
                 if run.idle():
                     return
-                pause = min(2 * pause, POLL_MAX_S)
+                pause, due_s = min(2 * pause, POLL_MAX_S), math.inf
         finally:
             run.waiting -= 1
 

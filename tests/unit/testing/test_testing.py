@@ -931,6 +931,22 @@ def test_runs_of_the_same_child_have_ids_of_their_own() -> None:
     assert report.reference == "True"
 
 
+@pytest.mark.parametrize("kind", ["async", "plain"])
+def test_a_plain_agent_is_not_stuck_where_its_child_parks(kind: str) -> None:
+    async def child(run: Run) -> Any:
+        return await run.call(send, run.task)
+
+    def plain_child(run: SyncRun) -> Any:
+        return run.call(send, run.task)
+
+    def agent(run: SyncRun) -> Any:
+        return run.child(child if kind == "async" else plain_child, 5)
+
+    report = sweep(agent, points=200)
+    assert report.ok, str(report)
+    assert {found.kind for found in report.findings} == {"in doubt"}
+
+
 def test_what_was_replaced_is_put_back() -> None:
     before = time.sleep, time.time, time.monotonic, asyncio.events.new_event_loop
     disabled = [logging.getLogger(name).disabled for name in ("recovery", "eventlog", "asyncio")]
