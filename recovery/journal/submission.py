@@ -17,10 +17,10 @@ SUBMITTED = "submitted"  # the first record of a run's log, before an agent has 
 class Submission:
     """A run that a process is asked to begin.
 
-    ``run_id``: of the run. ``task``: as of ``run_with_recovery``. ``agent``: the name of the
-    agent that executes it. ``not_before_ns``: no process begins it before then (ns since 1970, by the store's clock; 0:
-    now). ``priority``: a higher one goes first. ``limit_key``: workers bound how many runs of one
-    key are executed at once ("": no bound).
+    ``run_id``: of the run. ``task``: as of ``run_with_recovery``. ``agent``: the name of the agent
+    that executes it. ``not_before_ns``: no process begins it before then (ns since 1970, by the
+    store's clock; 0: now). ``priority``: a higher one goes first. ``limit_key``: workers bound how
+    many runs of one key are executed at once ("": no bound).
     """
 
     run_id: str

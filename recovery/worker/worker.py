@@ -54,8 +54,8 @@ class WorkerStats:
     ``running``: the runs that it executes now. ``ended``: how many executions ended in which way,
     by agent and outcome. Outcomes are "finished", "failed" (an end without a result), "parked", "in
     doubt", "stopped", "error" (the agent raised). ``quarantined``: the runs that it
-    leaves to a person, each with the reason. ``looked_s``: seconds since it last read the queue. ``due``: the runs that
-    it found there. ``store_errors``: how often the store could not be read.
+    leaves to a person, each with the reason. ``looked_s``: seconds since it last read the queue.
+    ``due``: the runs that it found there. ``store_errors``: how often the store could not be read.
     """
 
     running: tuple[str, ...] = ()
