@@ -36,7 +36,6 @@ examples:
   recovery debug run_001 --agent trips:agent           # where it ends
 """
 
-Agent = Annotated[str, typer.Option("--agent", metavar="MODULE:NAME", help="The agent.")]
 At = Annotated[
     str | None,
     typer.Option(
