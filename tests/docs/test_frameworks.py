@@ -1,8 +1,10 @@
-"""The code in docs/claude-agent.md and docs/other-frameworks.md runs."""
+"""The pages of integrations: their programs run, and all public names are on them."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +31,61 @@ def test_claudes_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert fake.seen == ["ada@example.org", "sent to ada"]
 
 
-def test_every_public_name_is_on_claudes_page() -> None:
-    pytest.importorskip("claude_agent_sdk")
-    from recovery.integrations import claude_agent
+def of_agent_framework(names: dict[str, Any]) -> list[Any]:
+    """The agents of its page that its programs do not run."""
+    asks = names["RecoverableAgent"](names["asks"], "runs")
+    return [names["both"], asks, names["recoverable"](names["careful"], "runs")]
 
-    text = page_text("claude-agent.md")
-    for name in {*claude_agent.__all__} - {"READ_ONLY"}:
-        assert name in text, name
+
+def of_google_adk(names: dict[str, Any]) -> list[Any]:
+    return [names["seller"], names["recoverable"](names["streaming_app"], "runs")]
+
+
+@pytest.mark.parametrize("agents", [of_agent_framework, of_google_adk])
+def test_the_page_runs(
+    agents: Callable[[dict[str, Any]], list[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    module = agents.__name__.removeprefix("of_")
+    integration(module)
+    page = PAGES[module]
+    monkeypatch.chdir(tmp_path)
+    names = run_page(page, blocks(page), {"__name__": "__main__"})
+    (said,) = blocks(page, "text")
+    assert capsys.readouterr().out == said
+    for number, agent in enumerate(agents(names)):
+        found = asyncio.run(agent.run_with_recovery("Go", f"run-{number}"))["result"]
+        assert found in (said.strip(), [said.strip()] * 2)
+
+
+PAGES = {
+    "agent_framework": "agent-framework.md",
+    "anthropic": "providers.md",
+    "claude_agent": "claude-agent.md",
+    "google_adk": "google-adk.md",
+    "langgraph": "langgraph.md",
+    "mcp": "providers.md",
+    "openai": "providers.md",
+    "openai_agents": "openai-agents.md",
+    "otel": "opentelemetry.md",
+    "pydantic_ai": "pydantic-ai.md",
+}
+
+
+def integration(module: str) -> Any:
+    """Its package may be missing here, or be older than it supports."""
+    return pytest.importorskip(f"recovery.integrations.{module}", exc_type=ImportError)
+
+
+@pytest.mark.parametrize("module", PAGES)
+def test_every_public_name_is_on_its_page_and_has_a_docstring(module: str) -> None:
+    public = integration(module)
+    text = page_text(PAGES[module])
+    for name in {*public.__all__} - {"READ_ONLY", "SpanSource"}:
+        assert re.search(rf"\b{name}\b", text), name
+        assert getattr(public, name).__doc__, name
 
 
 def test_tools_that_record_themselves(
