@@ -89,7 +89,7 @@ soak: $(VENV)/.with-dev ## an hour of 200 agents that crash and are killed, and 
 	@$(BIN)/python -m tools.bench.soak --out $(or $(OUT),docs/benchmarks) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(AGENTS),--agents $(AGENTS)) $(if $(SEED),--seed $(SEED))
 
 docs: $(VENV)/.with-docs ## build the documentation into site/
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # not --quiet: then no warning fails it
 	@echo "see site/index.html"
 
 clean: ## remove everything that these targets made
