@@ -15,7 +15,7 @@ $(if $(WITH),$(if $(filter $(WITH),$(SHOPS)),,$(error WITH= is one of: $(SHOPS).
 	There is none for claude-agent, whose loop is in a program that needs a login, nor for hive: see make hive)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hive integrations test lint bench bench-report soak crash model ownership mutation fuzz docs clean
+.PHONY: help demo hive integrations test lint bench bench-report soak crash model ownership chaos mutation fuzz docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -34,6 +34,9 @@ test: $(VENV)/.with-dev ## the test suite without the long crash sweeps
 crash: $(VENV)/.with-dev ## the long crash sweeps, and the random tests with many more examples
 	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m "crash or hypothesis" --figures $(VENV)/sweeps.json
 	@$(BIN)/python -m tests.figures --sweeps $(VENV)/sweeps.json
+
+chaos: $(VENV)/.with-dev ## three workers under SIGKILL and SIGSTOP, 200 runs, effects counted outside (STORE= RUNS= MINUTES= SEED=)
+	@$(BIN)/python -m tests.chaos $(STORE) --runs $(or $(RUNS),200) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 ownership: $(VENV)/.with-dev ## who owns a run, as a model: all behaviours within its bounds, by Debian's spin (installed if root)
 	@command -v spin gcc >/dev/null || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || apt-get install -qq spin gcc
