@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-W", "error", "-m", "logdump")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tools'}"}
 ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # with which a closed pipe is another case
+ENVIRONMENT["PAGER"] = ""
 ENVIRONMENT.pop("COLUMNS", None)  # which pytest sets for its workers
 
 NASTY = "\x1b[31mred\x1b]0;title\x07\x9b\x7f\r\n\u202e\u2028"

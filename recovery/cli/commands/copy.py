@@ -10,6 +10,7 @@ from eventlog import LogError
 from recovery.cli.exit_codes import FOUND
 from recovery.cli.store_options import AsJson, KeyFile, complete_runs, open_store
 from recovery.cli.terminal import complain, ends_politely, say, show_json
+from recovery.cli.working import working
 from recovery.errors import RecoveryError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.ops.copy_run import copy_run
@@ -32,8 +33,8 @@ exit codes:
 \b
 examples:
   recovery copy run_001 --to postgresql://db.example/agents
-  recovery copy run_001 run_002 --from postgresql://db.example/agents --to /tmp/runs
-  recovery copy --all --move --from ~/.eventlog --to postgresql://db.example/agents
+  recovery copy run_001 --from postgresql://db.example/agents --to /tmp/runs
+  recovery copy --all --move --to postgresql://db.example/agents
 """
 
 Runs = Annotated[
@@ -74,9 +75,10 @@ def command(
         failed, copied, total = 0, 0, 0
         for run_id in run or source.run_ids():
             try:
-                done = copy_run(source, target, run_id)
-                if move:
-                    source.remove(run_id)
+                with working(f"copying {run_id}"):
+                    done = copy_run(source, target, run_id)
+                    if move:
+                        source.remove(run_id)
             except (LogError, RecoveryError, OSError) as exc:
                 failed += 1
                 complain(f"{run_id}: {exc}", FOUND)

@@ -18,9 +18,9 @@ from recovery.worker.worker import Worker
 
 WORKER_MORE = """\b
 AGENTS is a dict of agents by name, a list of them, or one agent: each a
-RecoverableAgent or a function of a run. A list, or one agent, has the names of
-its functions. Any number of workers may share a store. One that dies loses
-nothing: another one resumes its runs.
+RecoverableAgent or a function of a run. A list, or one agent, has the names
+of its functions. Any number of workers may share a store. One that dies
+loses nothing: another one resumes its runs.
 
 Ctrl-C, or SIGTERM, stops it: side effects in flight end, and its runs are free
 for other workers at once. A second one ends it, as a crash would.
@@ -31,12 +31,11 @@ it alone, and recovery show says why.
 \b
 exit codes:
   0    stopped
-  2    wrong usage
 
 \b
 examples:
   recovery worker trips:agents --store postgresql://db.internal/agents
-  recovery worker trips:agents --concurrency 50 --per-key 2 --listen :9100
+  recovery worker trips:agents --concurrency 50 --listen :9100
 """
 SUBMIT_MORE = """\b
 TASK is JSON. Submitting the same run again changes nothing, so it is safe to
@@ -50,7 +49,7 @@ exit codes:
 \b
 examples:
   recovery submit trips '{"to": "Lisbon"}'
-  recovery submit trips '{"to": "Lisbon"}' --run order-17 --delay 3600 --key acme
+  recovery submit trips '{"to": "Lisbon"}' --run order-17 --delay 3600
 """
 
 Agents = Annotated[
