@@ -195,7 +195,8 @@ def test_runs_are_on_the_left_with_their_states(tmp_path: Path) -> None:
     async def script(pilot: Pilot[None], app: Browser) -> None:
         shown = screen(app)
         assert "damaged_payload" in shown and "failed" in shown and "finished" in shown
-        await press(pilot, app, "shift+tab", "down", "down", "enter")
+        assert app.focused is app.runs
+        await press(pilot, app, "down", "down", "enter")
         assert "finished: LSN 74 of 74" in screen(app) and app.focused is app.records
         shutil.rmtree(tmp_path / "failed")
         await press(pilot, app, "shift+tab", "up", "enter")
@@ -204,6 +205,11 @@ def test_runs_are_on_the_left_with_their_states(tmp_path: Path) -> None:
     for name in ("damaged_payload", "failed", "finished"):
         shutil.copytree(RUNS / name, tmp_path / name)
     browse(tmp_path, "damaged_payload", "failed", "finished", script=script)
+
+    async def alone(pilot: Pilot[None], app: Browser) -> None:
+        assert app.focused is app.records
+
+    browse(tmp_path, "finished", script=alone)
 
 
 def test_a_log_is_followed(tmp_path: Path) -> None:

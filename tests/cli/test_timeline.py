@@ -235,6 +235,8 @@ def test_a_call_in_doubt_is_named_at_once_drawn_in_red_and_explained(opened: Ope
     shown.click(x, top + y)
     text = panel(shown)
     assert "charge_card" in text and "A recovery parks the run until it is resolved" in text
+    key = shown.run("doubtful[0].call.key")
+    assert f"recovery resolve day {key[:16]} --outcome JSON" in text
     assert (
         "cus_881" in text and shown.run("location.hash") == f"#lsn={shown.run('doubtful[0].lsn')}"
     )

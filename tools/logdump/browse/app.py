@@ -186,10 +186,15 @@ class Browser(App[None]):
         self._asking(False)
         self.runs.display = len(self._names) > 1
         self.set_interval(FOLLOWED_S, self.look)
-        self.call_after_refresh(self._open, self._names[0])
+        self.call_after_refresh(self._begin)
         self._show_states()
 
     # -- what is shown
+
+    def _begin(self) -> None:
+        self._open(self._names[0])
+        if self.runs.display:
+            self.runs.focus()
 
     def _open(self, name: str) -> None:
         self.action_stop()

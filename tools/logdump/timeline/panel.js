@@ -57,6 +57,12 @@ function facts(pairs) {
 const PHASE = { work: "at work", wait: "waiting", failed: "attempt failed", cut: "at work, cut short",
   lost: "nobody knows, or nobody works on it", left: "nobody waits for it" };
 
+// What to type, once somebody has found out. A log may have more to say: that is what show shows.
+const RUN = /^[\w.+-]+$/.test(M.run.run_id) ? M.run.run_id : "RUN";
+const resolving = (call) => !call.key ? [] : section("To resolve it", el("pre", "commands",
+  [...["--outcome JSON", "--retry", "--fail TEXT"].map((how) =>
+    `recovery resolve ${RUN} ${call.key.slice(0, 16)} ${how}`), `recovery show ${RUN}`].join("\n")));
+
 const PANELS = {
   call(item) {
     const { call } = item, children = inside.get(item.lsn) ?? [];
@@ -65,7 +71,7 @@ const PANELS = {
     const parts = [el("h2", "", call.tool, el("span", `badge ${call.state}`, M.states[call.state]))];
     if (call.state === "doubt") {
       parts.push(el("p", "bad-box", el("b", "", "In doubt: "), "it was begun, and nothing says how it ended. ",
-        call.then ? `A recovery ${call.then}.` : ""));
+        call.then ? `A recovery ${call.then}.` : ""), ...resolving(call));
     }
     parts.push(facts([
       ["LSN", [toLsn(call.lsn, String(call.lsn)), ...(call.end ? [" to ", toLsn(call.end, String(call.end))] : [])]],
@@ -157,7 +163,7 @@ function welcome() {
     ["\u25b2 \u25cf \u25a0", "checkpoint, message, other records"]];
   return [el("p", "hint", "Select a call, a mark or a message to see all of it."),
     el("dl", "", ...signs.flatMap(([sign, what]) => [el("dt", "", sign), el("dd", "", what)])),
-    el("h3", "keys", "Keys"), el("dl", "keys", ...keys.flatMap(([key, what]) => [el("dt", "", ...key.split(" ").map((one) => el("kbd", "", one))),
+    el("h2", "keys", "Keys"), el("dl", "keys", ...keys.flatMap(([key, what]) => [el("dt", "", ...key.split(" ").map((one) => el("kbd", "", one))),
       el("dd", "", what)]))];
 }
 
