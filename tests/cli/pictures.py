@@ -1,8 +1,8 @@
 """Makes the pictures of the documentation: ``python -m tests.cli.pictures``.
 
-``docs/img/timeline.png`` needs Chromium, ``docs/img/browse.svg`` Textual. With ``--axe FILE``, the
-script of axe-core (``npm install axe-core``: ``axe-core/axe.min.js``), it also prints what that finds
-wrong in the page for people who cannot see it well, and fails if that is serious.
+``docs/img/timeline.png`` needs Chromium, ``docs/img/browse.svg`` Textual. With ``--axe FILE``,
+the script of axe-core (``npm install axe-core``: ``axe-core/axe.min.js``), it also prints what that
+finds wrong in the page for people who cannot see it well, and fails if that is serious.
 """
 
 from __future__ import annotations

@@ -46,6 +46,11 @@ At = Annotated[
 ]
 
 
+Agent = Annotated[
+    str, typer.Option("--agent", metavar="MODULE:NAME", help="The agent.", show_default=False)
+]
+
+
 def command(
     run: RunId,
     agent: Agent,
