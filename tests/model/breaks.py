@@ -22,7 +22,7 @@ from tests.model.corpus_files import read
 from tests.model.rules import judged
 from tests.support.broken_tree import ROOT, Edit, Tree
 
-SECONDS, SEED = 45, 1  # of the processor, for each
+SECONDS, SEED = 200, 1  # of the processor, for each, at most
 BREAKS: dict[str, tuple[Edit, ...]] = {
     "what is open inside a call is forgotten": (
         Edit(
