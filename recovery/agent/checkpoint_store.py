@@ -66,7 +66,8 @@ class CheckpointStore(CheckpointStoreBase):
 
         Args:
             agent: The name under which workers have the agent.
-            task: As of ``run_with_recovery``.
+            task: As of ``run_with_recovery``. Marked by ``recovery.subjects.personal``, the run
+                belongs to that subject.
             run_id: None (the default) is a new random one.
             delay_s: Seconds before which no worker begins it (0).
             priority: Due runs of a higher number are executed first (0).

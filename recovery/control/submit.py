@@ -7,9 +7,11 @@ import time
 from typing import Any
 
 from recovery.journal.submission import Submission
+from recovery.ops.forget import keys_of
 from recovery.option_checks import check_seconds
 from recovery.stores.protocol import TakesSubmissions, check_run_id
 from recovery.values.pack import pack
+from recovery.values.sealed import Personal, Sealed
 
 NAME_MAX = 200  # characters of an agent's name, or of a limit_key
 
@@ -33,13 +35,18 @@ def submit(
     number: object = priority
     if type(number) is not int or not -(2**31) <= priority < 2**31:
         raise ValueError(f"priority is a whole number of 32 bits, not {priority!r:.80}")
-    pack(task, "task")
+    packed = pack(task.value if type(task) is Personal else task, "task")
     run_id = secrets.token_hex(8) if run_id is None else check_run_id(run_id)
     if not isinstance(backend, TakesSubmissions):
         raise TypeError(
             f"{type(backend).__name__} takes no submissions: implement "
             "recovery.stores.TakesSubmissions, or use one of the library's stores"
         )
+    if type(task) is Personal:
+        keys = keys_of(store)
+        data = keys.seal((keys.id_of(task.subject),), packed)
+        assert data is not None
+        task = Sealed(data)
     clock = getattr(backend, "time_ns", time.time_ns)
     not_before_ns = clock() + int(delay_s * 1e9) if delay_s else 0
     backend.submit(Submission(run_id, task, agent, not_before_ns, priority, limit_key))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recovery.errors import TaskMismatchError
+from recovery.history.subject_values import check_readable
 from recovery.journal.links import ParentRun
 from recovery.journal.submission import Submission, submission_of
 from recovery.values.sealed import KeyIds
@@ -46,9 +47,11 @@ class RunSession:
         """
         self.submission = submission_of(log, self.run_id) if log.last_lsn else None
         if self.submission is not None:
+            check_readable(self.submission.task, self.run_id, "its task", serves=False)
             given = replace(self.submission, task=task)
             if not given.is_same(self.submission):
                 raise TaskMismatchError(self.run_id, self.submission.task, task)
+            self.subject = self.submission.subject or self.subject
         return task
 
     def on_first_record(self, log: WritableLog) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recovery.values.pack import pack, pack_map, unpack
+from recovery.values.pack import pack, pack_map, unpack, unpack_map
+from recovery.values.sealed import KeyIds, key_ids, plain, sealed_data
 
 if TYPE_CHECKING:
     from eventlog import LogRecords, Packed
@@ -20,7 +21,8 @@ class Submission:
     ``run_id``: of the run. ``task``: as of ``run_with_recovery``. ``agent``: the name of the agent
     that executes it. ``not_before_ns``: no process begins it before then (ns since 1970, by the
     store's clock; 0: now). ``priority``: a higher one goes first. ``limit_key``: workers bound how
-    many runs of one key are executed at once ("": no bound).
+    many runs of one key are executed at once ("": no bound). ``subject``: the ids of the keys of
+    the subject that the run belongs to, with its task; none if it belongs to no subject.
     """
 
     run_id: str
@@ -29,6 +31,7 @@ class Submission:
     not_before_ns: int = 0
     priority: int = 0
     limit_key: str = ""
+    subject: KeyIds = ()
 
     @property
     def queued(self) -> dict[str, Any] | None:
@@ -38,7 +41,7 @@ class Submission:
 
     def is_same(self, other: Submission) -> bool:
         """Whether this one and ``other`` ask for the same work."""
-        tasks = {bytes(pack(one.task, "task")) for one in (self, other)}
+        tasks = {plain(pack(one.task, "task")) for one in (self, other)}
         return len(tasks) == 1 and self.agent == other.agent
 
     def packed(self) -> Packed:
@@ -54,4 +57,6 @@ def submission_of(log: LogRecords, run_id: str) -> Submission | None:
     record = log.fetch({1}).get(1)
     if record is None or record.kind != SUBMITTED:
         return None
-    return Submission(run_id, **unpack(record.packed))
+    data = sealed_data(unpack_map(record.packed)["task"])
+    keys = () if data is None else key_ids(data)
+    return Submission(run_id, **unpack(record.packed), subject=keys)

@@ -219,6 +219,23 @@ def test_a_run_of_a_subject_is_sealed_as_a_whole(tmp_path: Path) -> None:
     assert not leaks(tmp_path)
 
 
+def test_a_task_that_is_handed_in_for_a_subject_is_sealed_and_so_is_its_run(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    for name in ("one", "two"):
+        store.submit("shop", personal(WHO, {"text": ARGUMENT}), name)
+    store.submit("shop", personal(WHO, {"text": ARGUMENT}), "one")  # the same: nothing is done
+    assert leaks(tmp_path) == []
+    mine = agent_of(store, lambda run: [run.task["text"], note(TOLD)])
+    mine.run_with_recovery_sync({"text": ARGUMENT}, "one")
+    assert leaks(tmp_path) == []
+    gone = store.forget(WHO)
+    assert gone is not None
+    assert {*gone.runs} == {"one", "two"}
+    for task in ({"text": ARGUMENT}, store.backend.submission("two").task):  # type: ignore[attr-defined]
+        with pytest.raises(ForgottenError):
+            mine.run_with_recovery_sync(task, "two")
+
+
 def test_what_is_not_marked_is_in_clear_as_the_page_says(tmp_path: Path) -> None:
     def agent(run: Any) -> None:
         run.messages.append(f"Dear {look_up(WHO, ARGUMENT)['result']}!")
