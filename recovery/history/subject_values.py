@@ -324,9 +324,14 @@ def keys_in(subject: object) -> KeyIds:
 
 def sealed(backend: object, run_id: str, packed: Packed, keys: KeyIds) -> Packed:
     """A packed value under these keys; ForgottenError if one of them was destroyed."""
+    return packed if packed == PACKED_NONE else values_of(run_id, backend).seal(packed, keys)
+
+
+def values_of(run_id: str, backend: object) -> SubjectValues:
+    """The values of subjects of a run that is not executed."""
     values = SubjectValues()
     values.open(run_id, backend)
-    return packed if packed == PACKED_NONE else values.seal(packed, keys)
+    return values
 
 
 def sealed_outcome(packed: bytes) -> KeyIds:

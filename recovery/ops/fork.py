@@ -23,7 +23,7 @@ from recovery.history.load import (
 from recovery.history.snapshot import Restored, checked_body
 from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
 from recovery.history.start import Start, lowest_step, read_whole, starts
-from recovery.history.subject_values import SubjectValues, keys_in
+from recovery.history.subject_values import keys_in, values_of
 from recovery.journal.encoding import decode_shallow, encode
 from recovery.journal.events import (
     AgentRaised,
@@ -169,8 +169,7 @@ class _Fork:
     def __init__(self, log: LogRecords, run_id: str, changes: Changes, backend: RunStore) -> None:
         self.log, self.run_id, self.changes = log, run_id, changes
         self.source = started_of(log, decode_shallow)  # its task stays as it is in the log
-        self.subjects = SubjectValues()
-        self.subjects.open(run_id, backend)
+        self.subjects = values_of(run_id, backend)
         self.subjects.run = keys_in(getattr(self.source, "subject", None))
         self.above = ForkedFrom.of(self.source)
         self.later_effects: list[RecordedCall] = []
