@@ -140,7 +140,7 @@ class CheckpointStore(CheckpointStoreBase):
 
         Raises SubjectKeysError when the keys cannot be read.
         """
-        from recovery.ops.forget import keys_of  # noqa: PLC0415 - only where it is used
+        from recovery.history.find_run import keys_of  # noqa: PLC0415 - only where it is used
 
         return keys_of(self).subjects()
 

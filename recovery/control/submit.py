@@ -6,12 +6,12 @@ import secrets
 import time
 from typing import Any
 
+from recovery.history.subject_values import values_of
 from recovery.journal.submission import Submission
-from recovery.ops.forget import keys_of
 from recovery.option_checks import check_seconds
 from recovery.stores.protocol import TakesSubmissions, check_run_id
 from recovery.values.pack import pack
-from recovery.values.sealed import Personal, Sealed
+from recovery.values.sealed import Personal, Sealed, sealed_data
 
 NAME_MAX = 200  # characters of an agent's name, or of a limit_key
 
@@ -43,8 +43,7 @@ def submit(
             "recovery.stores.TakesSubmissions, or use one of the library's stores"
         )
     if type(task) is Personal:
-        keys = keys_of(store)
-        data = keys.seal((keys.id_of(task.subject),), packed)
+        data = sealed_data(values_of(run_id, backend).mark(task.subject, packed))
         assert data is not None
         task = Sealed(data)
     clock = getattr(backend, "time_ns", time.time_ns)

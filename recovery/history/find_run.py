@@ -9,6 +9,7 @@ from eventlog import ReadableLog, WritableLog
 from recovery.errors import RecoveryError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.stores.protocol import RunStore
+from recovery.stores.subject_keys import SubjectKeys
 
 if TYPE_CHECKING:
     from recovery.approvers import Approvers
@@ -25,6 +26,14 @@ def store_of(store: Store) -> CheckpointStoreBase:
 def backend_of(store: Store) -> RunStore:
     """The RunStore of a store."""
     return store.backend if isinstance(store, CheckpointStoreBase) else store_of(store).backend
+
+
+def keys_of(store: Store) -> SubjectKeys:
+    """The keys of the subjects of a store; RecoveryError where it keeps none."""
+    found = getattr(backend_of(store), "subject_keys", None)
+    if not isinstance(found, SubjectKeys):
+        raise RecoveryError("this kind of store keeps no keys of subjects (subject_keys)")
+    return found
 
 
 def approvers_of(store: Store) -> Approvers | None:

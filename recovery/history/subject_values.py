@@ -334,6 +334,17 @@ def values_of(run_id: str, backend: object) -> SubjectValues:
     return values
 
 
+def is_personal(events: Iterable[Event]) -> bool:
+    """Whether values of these events, which a status may quote, belong to a subject."""
+    for event in events:
+        if getattr(event, "subject", None) or getattr(event, "sealed", None):
+            return True
+        values = (getattr(event, name, b"") for name in ("value", "new", "result"))
+        if any(type(one) is Packed and may_hold_sealed(one) for one in values):
+            return True
+    return False
+
+
 def sealed_outcome(packed: bytes) -> KeyIds:
     """The keys of the outcome that a record holds; none if it is not sealed."""
     if not may_hold_sealed(packed):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, assert_never, get_args
@@ -15,11 +15,11 @@ from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
 from recovery.history.load import Ended, Entry
 from recovery.history.load_shallow import ShallowHistory, load_shallow
+from recovery.history.subject_values import is_personal
 from recovery.inspect.inbox_view import OpenInbox, PendingMessage, unread
 from recovery.inspect.open_call import OpenCall, open_calls, packed_value
 from recovery.inspect.run_event import EventReader, line_of, text_of
 from recovery.journal.events import (
-    Event,
     RunCancelled,
     RunFailed,
     RunFinished,
@@ -37,7 +37,6 @@ from recovery.replay.matching import Replay
 from recovery.replay.owners import Owners
 from recovery.replay.progress import Progress, ProgressTally
 from recovery.values.pack import pack, unpack
-from recovery.values.sealed import may_hold_sealed
 
 if TYPE_CHECKING:
     from recovery.approvers import Approvers
@@ -305,7 +304,7 @@ def _status_of(
     failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
     parked = read.parked
-    last_event, has_types = _last_event_text(reader, run_id, read)
+    last_event, may_be_kept = _last_event_text(reader, run_id, read)
     unread, inbox_damage = _unread(inbox, read.run, approvers) if inbox is not None else ((), "")
     status = RunStatus(
         run_id,
@@ -341,9 +340,7 @@ def _status_of(
     )
     # An approval comes too late by the clock.
     bounded = any(call.asks_until < math.inf for call in read.replay.undecided())
-    # What a listing keeps of a run is not encrypted.
-    personal = _is_personal(entry[2] for entry in read.run.entries)
-    lasts = has_types and not (alive or bounded or inbox_damage or read.damage or personal)
+    lasts = may_be_kept and not (alive or bounded or inbox_damage or read.damage)
     return StatusRead(status, lasts)
 
 
@@ -414,24 +411,15 @@ def _unclaimed(replay: Replay) -> tuple[int, ...]:
     return losses.unclaimed_outcomes() if losses is not None and not losses.assumed else ()
 
 
-def _is_personal(events: Iterable[Event]) -> bool:
-    """Whether values of these events, which a status may quote, belong to a subject."""
-    for event in events:
-        if getattr(event, "subject", None) or getattr(event, "sealed", None):
-            return True
-        values = (getattr(event, name, b"") for name in ("value", "new", "result"))
-        if any(type(one) is Packed and may_hold_sealed(one) for one in values):
-            return True
-    return False
-
-
 def _last_event_text(reader: ReadableLog, run_id: str, read: _Read) -> tuple[str, bool]:
-    """The last event in a line, and whether this process has all types of its values."""
+    """The last event in a line. And whether a listing may keep the status: this process has all
+    types of values in the line, and no value belongs to a subject, because listings are not
+    encrypted."""
     if read.last_entry is None:
         return (f"checkpoint at the end of step {read.step}" if read.checkpoint else ""), True
     event = EventReader(run_id, read.tally, reader.fetch).build(*read.last_entry)
     try:
-        return line_of(event), True
+        return line_of(event), not is_personal(entry[2] for entry in read.run.entries)
     except (RecoveryError, ValueError):
         return text_of(event), False
 

@@ -8,10 +8,10 @@ from contextlib import nullcontext, suppress
 from eventlog import LogLockedError, LogReader
 from eventlog.read.segment_files import read_segment
 from recovery.errors import RecoveryError
+from recovery.history.find_run import keys_of
 from recovery.history.subject_values import keys_in
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.run_label import RunLabel, label_of
-from recovery.ops.forget import keys_of
 from recovery.stores.protocol import INBOX, AdoptsLogs, LogBytes, RunStore
 from recovery.values.sealed import key_ids_in
 

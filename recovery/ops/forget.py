@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from eventlog import Damage, LogError, LogLockedError
 from recovery.errors import RecoveryError
-from recovery.history.find_run import Store, backend_of
+from recovery.history.find_run import Store, backend_of, keys_of
 from recovery.stores.protocol import RunStore
-from recovery.stores.subject_keys import SubjectKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +23,6 @@ class ForgottenSubject:
     keys: tuple[bytes, ...]
     runs: tuple[str, ...]
     unread: tuple[str, ...] = ()
-
-
-def keys_of(store: Store) -> SubjectKeys:
-    """The keys of the subjects of a store; RecoveryError where it keeps none."""
-    found = getattr(backend_of(store), "subject_keys", None)
-    if not isinstance(found, SubjectKeys):
-        raise RecoveryError("this kind of store keeps no keys of subjects (subject_keys)")
-    return found
 
 
 def forget(

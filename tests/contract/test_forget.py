@@ -38,9 +38,9 @@ from recovery.errors import (
     SubjectKeysError,
     UnreadableValueError,
 )
+from recovery.history.find_run import keys_of
 from recovery.inspect.status import status
 from recovery.ops.copy_run import copy_run
-from recovery.ops.forget import keys_of
 from recovery.stores.log_store import LogStore
 from recovery.stores.subject_keys import KeyFile, SubjectKeys
 from recovery.subjects import Forgotten, SubjectError, personal

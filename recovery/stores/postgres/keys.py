@@ -17,7 +17,7 @@ _TABLE = "create table if not exists {s}.subject_keys (document bytea not null)"
 class PostgresKeys:
     """The document of keys of one schema. Implements KeyDocument.
 
-    After a change the table is written anew, so that no row of it has the former document. The
+    After a change the table is rewritten, so that no row of it has the former document. The
     server's write-ahead log has it until it is recycled or archived.
     """
 
