@@ -1,0 +1,1 @@
+"""The tests of ``recovery.testing.store_conformance``: of logs, of runs, of servers."""
