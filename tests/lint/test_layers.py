@@ -93,6 +93,7 @@ PROTOCOLS = {
     "recovery.stores.protocol",
     "recovery.stores.submitting",
     "recovery.stores.remote_store",  # what stores on servers have in common
+    "recovery.stores.submitting",  # what all stores have in common
     "recovery.stores.RunStore",
     "recovery.stores.subject_keys",  # of stores of all kinds
     "recovery.integrations.framework_calls",  # what adapters of frameworks have in common

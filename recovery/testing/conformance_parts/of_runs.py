@@ -11,8 +11,9 @@ import pytest
 from eventlog import LogError, LogLockedError
 from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent.recoverable import RecoverableAgent
+from recovery.agent.run_handle import RunHandle
 from recovery.declare.tool import tool
-from recovery.errors import InDoubtError, TaskMismatchError
+from recovery.errors import InDoubtError, RecoveryError, TaskMismatchError
 from recovery.journal.submission import Submission
 from recovery.stores.protocol import RunQueue, TakesSubmissions
 from recovery.testing.conformance_parts.of_logs import RUN, OpenStore, records, until, written
@@ -48,10 +49,13 @@ class RunConformance:
         with ThreadPoolExecutor(1) as thread:
             running = thread.submit(made.run_with_recovery_sync, "task", RUN)
             handle = CheckpointStore(open_store()).run(RUN)
-            until(lambda: RUN in open_store().run_ids() and handle.status().calls)
-            handle.signal("go", 1)
-            handle.signal("go", 2)
-            assert running.result(60)["result"] == [1, 2]
+            try:
+                until(lambda: _has_calls(handle))
+                handle.signal("go", 1)
+                handle.signal("go", 2)
+                assert running.result(60)["result"] == [1, 2]
+            finally:
+                made.stop()
 
     # -- removal
 
@@ -203,6 +207,13 @@ class RunConformance:
 
 class _Died(Exception):  # noqa: N818 - what a test raises where a process would die
     pass
+
+
+def _has_calls(handle: RunHandle) -> bool:
+    try:
+        return bool(handle.status().calls)
+    except RecoveryError:  # there is no run yet
+        return False
 
 
 def _one_signal(run: Any) -> Any:
