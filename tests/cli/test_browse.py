@@ -195,9 +195,9 @@ def test_runs_are_on_the_left_with_their_states(tmp_path: Path) -> None:
     async def script(pilot: Pilot[None], app: Browser) -> None:
         shown = screen(app)
         assert "damaged_payload" in shown and "failed" in shown and "finished" in shown
-        assert app.focused is app.runs
+        assert app.runs.has_focus
         await press(pilot, app, "down", "down", "enter")
-        assert "finished: LSN 74 of 74" in screen(app) and app.focused is app.records
+        assert "finished: LSN 74 of 74" in screen(app) and app.records.has_focus
         shutil.rmtree(tmp_path / "failed")
         await press(pilot, app, "shift+tab", "up", "enter")
         assert "failed: LSN" not in screen(app)

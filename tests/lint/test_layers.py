@@ -91,7 +91,6 @@ ADAPTERS = {"recovery.integrations", "recovery.stores"}
 PROTOCOLS = {
     "recovery.stores.log_store",  # what stores in directories have in common
     "recovery.stores.protocol",
-    "recovery.stores.submitting",
     "recovery.stores.remote_store",  # what stores on servers have in common
     "recovery.stores.submitting",  # what all stores have in common
     "recovery.stores.RunStore",
