@@ -232,7 +232,7 @@ class ServerConformance(StoreConformance):
         written(old, 1)
         until(lambda: _may_be_claimed(open_store(), "stopped"))
         new = open_store().claim("stopped")
-        assert new.owner_may_be_alive and new.epoch == old.epoch + 1
+        assert new.former_owner() and new.epoch == old.epoch + 1
         old.append("value", "stale")
         with pytest.raises(FencedError):
             old.commit()

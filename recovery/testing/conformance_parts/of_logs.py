@@ -50,7 +50,7 @@ class LogConformance:
         one, other = open_store(), open_store()
         assert one.read(RUN) is None and one.run_ids() == [] and one.size(RUN) == 0
         with one.claim(RUN) as log:
-            assert (log.last_lsn, log.epoch) == (0, 1) and not log.owner_may_be_alive
+            assert (log.last_lsn, log.epoch) == (0, 1) and not log.former_owner()
             written(log, 1, {"two": [2.5, None, b"\0\xff"]}, "dritter")
             assert log.durable_lsn == log.last_lsn == 3
             found = records(other)
@@ -97,7 +97,7 @@ class LogConformance:
         log.close()
         with other.claim(RUN) as after:  # at once
             assert after.epoch > log.epoch and after.last_lsn == 1
-            assert not after.owner_may_be_alive
+            assert not after.former_owner()
         with pytest.raises(LogError):
             log.append("value", 2)
 
@@ -106,7 +106,7 @@ class LogConformance:
         old = one.claim(RUN)
         written(old, "kept")
         new = other.claim(RUN, takeover=True)
-        assert new.epoch > old.epoch and new.owner_may_be_alive and new.last_lsn == 1
+        assert new.epoch > old.epoch and new.former_owner() and new.last_lsn == 1
         old.append("value", "stale")
         with pytest.raises(FencedError):
             old.commit()
