@@ -402,7 +402,7 @@ def test_no_notification_is_sent_for_an_append(url: str) -> None:
         log.commit()
         store.submit(Submission("x", 1))
         notes = list(connection.notifies(timeout=2))
-    assert 1 <= len(notes) <= 3
+    assert 1 <= len(notes) <= 4  # of the end, the submission and its release, and the watch itself
     log.close()
 
 
