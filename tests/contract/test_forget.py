@@ -39,7 +39,9 @@ from recovery.errors import (
     UnreadableValueError,
 )
 from recovery.history.find_run import keys_of
+from recovery.inspect import listing_file
 from recovery.inspect.status import status
+from recovery.journal.events import CallIntended
 from recovery.ops.copy_run import copy_run
 from recovery.stores.log_store import LogStore
 from recovery.stores.subject_keys import KeyFile, SubjectKeys
@@ -47,8 +49,10 @@ from recovery.subjects import Forgotten, SubjectError, personal
 from recovery.testing import crash_everywhere
 from recovery.values import sealed
 from recovery.values.codec import BY_CODE, BY_NAME
-from recovery.values.pack import pack, pack_list, unpack
+from recovery.values.pack import pack, pack_arguments, pack_list, unpack
+from recovery.values.types import digest
 from tests.cli.harness import Processes, call
+from tests.support.lives import recorded
 
 WHO = "alice-0a1b2c3d"  # the subject; no part of it may be in a log either
 # Each way in which a value comes into a log, with a text of its own.
@@ -262,6 +266,31 @@ def test_a_resumed_run_ends_as_one_that_was_never_killed() -> None:
         lambda: RecoverableAgent(agent, CheckpointStore(), 1), "task", points=150
     )
     assert report.ok, str(report)
+
+
+def test_no_guess_at_arguments_can_be_tested_without_the_key(tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "two"):
+        store = CheckpointStore(tmp_path / name)
+        run(store, lambda run: look_up(WHO, ARGUMENT)["number"])
+        found += recorded(store, CallIntended)
+    assert [one.tool for one in found] == ["look_up", "note"] * 2
+    assert len({one.digest for one in found}) == 4  # equal calls, other keys
+    assert digest(pack_arguments((WHO, ARGUMENT), {}, "")) not in {one.digest for one in found}
+    assert found[0].idempotency_key("uid") != found[2].idempotency_key("uid")
+
+
+def test_a_listing_keeps_nothing_of_a_subject(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing_file, "SETTLED_NS", -(10**12))  # files of now do not change
+    monkeypatch.setattr(listing_file, "ADDED_MIN", 0)
+    with pytest.raises(RunFailedError):
+        run(tmp_path, lambda run: refuse(WHO, why=ARGUMENT))
+    agent_of(tmp_path, lambda run: note("it")).run_with_recovery_sync("task", "other")
+    assert RAISED in {one.run_id: one.why for one in CheckpointStore(tmp_path).runs()}["run"]
+    assert b"other" in (tmp_path / ".listing").read_bytes()
+    assert leaks(tmp_path) == []
 
 
 # -- forgetting
