@@ -559,7 +559,8 @@ class SubjectKeysError(UnreadableValueError):
     """The document with the keys of subjects cannot be read. Nothing is lost by that alone.
 
     It is damaged, or encrypted with another key. Nothing was executed, and no key was made or
-    destroyed. Put the document back, or give the key; then run again.
+    destroyed. Put the document back, or give the key; then run again. ``lsn``: as of
+    UnreadableValueError.
     """
 
     def __init__(self, what: str, todo: str) -> None:

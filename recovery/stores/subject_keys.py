@@ -52,7 +52,8 @@ class KeyDocument(Protocol):
     """Where a store keeps its document of keys: bytes that are replaced as a whole."""
 
     def head(self, size: int) -> bytes:
-        """The first bytes of the document; none if there is no document. Asked for often."""
+        """The first bytes of the document, ``size`` of them; none if there is no document. Asked
+        for often."""
 
     def read(self) -> bytes:
         """The document; empty if there is none."""
@@ -137,9 +138,14 @@ class KeyFile:
 class SubjectKeys:
     """The keys of the subjects of one store. Thread-safe, and for any number of processes.
 
-    Each use looks whether the document has changed, if the last look is ``look_every_s`` ago (0).
-    What is encrypted meanwhile with a destroyed key is forgotten at once. ``encryption``: that of
-    the store, under which the document is encrypted as well.
+    ``document``: where they are kept. Each use looks whether it has changed, if the last look is
+    ``look_every_s`` ago (0). A value that is encrypted meanwhile with a destroyed key is forgotten
+    at once. ``encryption``: that of the store; the document is encrypted with it as well (None).
+    ``random_bytes`` makes keys and nonces (os.urandom).
+
+    ``subject``: the id of a subject. ``key_id``: that of a key, 16 bytes; ``keys``: those of all
+    subjects of a value, ascending. ``packed`` is a value, ``data`` the sealed one. All methods
+    raise SubjectKeysError when the document cannot be read.
     """
 
     def __init__(
@@ -198,7 +204,8 @@ class SubjectKeys:
                 self._change(without)
 
     def adopt(self, other: SubjectKeys, wanted: set[bytes]) -> None:
-        """Take the keys of these ids from another store, and which of them were destroyed there."""
+        """Take the keys of the ids ``wanted`` from the store of ``other``, and which of them were
+        destroyed there."""
         other._look()
         keys = [
             (other._names[one], one, secret)

@@ -18,7 +18,16 @@ from tests.lint.test_public_surface import CALLABLES, PUBLIC
 # Their constructors are for the library alone: users are given these objects.
 GIVEN = {
     *("Run", "SyncRun", "Stream", "SyncStream", "RunHandle", "EventLog", "LogReader"),
-    *("Call", "OutcomeUnknown", "Redacted", "ModelData", "Memory", "NodeContext", "CrashReport"),
+    *(
+        "Call",
+        "OutcomeUnknown",
+        "Redacted",
+        "Forgotten",
+        "ModelData",
+        "Memory",
+        "NodeContext",
+        "CrashReport",
+    ),
     *("Finding", "RestoredCheckpoint", "Damage", "OpenReport", "LogOwner", "Record", "Snapshot"),
     *("RepairPlan", "Span", "SpanSource", "ExecutionResult", "StepOutcome", "Statement"),
     *(
