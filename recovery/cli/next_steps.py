@@ -39,7 +39,8 @@ class Commands:
         self.agent = UNKNOWN_AGENT
         self.signed: Sequence[str] = ()  # as in RunStatus
         self._key = f" --key-file {quote(key_file)}" if key_file is not None else ""
-        self._where = (f" --store {quote(store)}" if store is not None else "") + self._key
+        self._store = f" --store {quote(store)}" if store is not None else ""
+        self._where = self._store + self._key
 
     def of(self, verb: str, rest: str = "", run: str = "") -> str:
         """A command of ``recovery``."""
@@ -105,7 +106,7 @@ class Commands:
             case "damaged":
                 todo = [self.logdump("verify"), self.logdump("repair")]
             case "unreadable" if "is encrypted" in one.why:
-                todo = [self.of("show", "--key-file FILE")]
+                todo = [f"recovery show {quote(self.run)} --key-file FILE{self._store}"]
             case "unreadable":
                 todo = [self.logdump("verify")]
             case "running":

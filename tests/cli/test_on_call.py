@@ -8,6 +8,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,7 @@ from recovery.errors import (
     UnrecordedResultError,
     WaitingError,
 )
-from tests.cli.harness import Done, Processes, call, environment
+from tests.cli.harness import RUNS, Done, Processes, call, environment
 
 
 def recovery(where: Path, *args: str) -> Done:
@@ -545,3 +546,14 @@ def test_a_run_that_waits_for_approval_says_how_to_approve_it(tmp_path: Path) ->
         command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
     assert again.returncode == 0 and "waits for" not in again.stderr
+
+
+def test_with_the_wrong_key_the_next_command_takes_another(tmp_path: Path) -> None:
+    shutil.copytree(RUNS / "encrypted", tmp_path / "encrypted")
+    keys = tmp_path / "keys"
+    keys.write_text("7" * 64)
+    keys.chmod(0o600)
+    words = ("--store", ".", "--key-file", "keys")
+    done = call("recovery", "show", "encrypted", *words, cwd=tmp_path)
+    assert "the key that was given is another" in " ".join(done.out.split())
+    assert done.out.endswith("next  recovery show encrypted --key-file FILE --store .\n")
