@@ -112,6 +112,17 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A private PostgreSQL server; each of its URLs is a store of its own."""
+    support = pytest.importorskip("tests.support.postgres", exc_type=ImportError)
+    if support.binaries() is None:
+        pytest.skip("no PostgreSQL from 15 to 17 is installed, nor the wheel pgserver")
+    server = support.Server()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(scope="session")
 def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Directories that do not exist yet. (`mktemp` lists all that there are for each new one.)"""
     above = tmp_path_factory.mktemp("eventlog-homes")

@@ -97,11 +97,17 @@ class Workers:
 
 
 def chaos(
-    where: str, place: Path, rng: random.Random, size: tuple[int, int, int], patience_s: float
+    where: str,
+    place: Path,
+    rng: random.Random,
+    size: tuple[int, int, int],
+    patience_s: float,
+    faults: int = sys.maxsize,
 ) -> Verdict:
     """Let ``size`` = (workers, runs, steps) finish at the store ``where``, and judge.
 
-    ``patience_s``: a run that is not finished then is bad. Faults end after two thirds of it.
+    ``patience_s``: a run that is not finished then is bad. There are ``faults`` at most, and none
+    in the last third of it.
     """
     verdict, workers = Verdict(size[1]), Workers(where, place, size)
     began = time.monotonic()
@@ -115,7 +121,8 @@ def chaos(
             workers.wake(at_once=spent > patience_s * 2 / 3)
             busy = {pid for _, pid, *_ in _notes(place, "appends")[-60:]}
             going = [one for one in workers.alive if one.poll() is None and one.pid in busy]
-            if not going or spent > patience_s * 2 / 3:
+            is_over = verdict.kills + verdict.stops >= faults or spent > patience_s * 2 / 3
+            if not going or is_over:
                 continue
             if rng.random() < 0.6:
                 workers.kill(rng.choice(going))

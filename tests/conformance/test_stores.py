@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,3 @@ class TestPostgresStore(ServerConformance):
                 )
 
         return damage
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.remove()

@@ -111,9 +111,27 @@ def heal() -> None:
         what.clear()
 
 
-@pytest.fixture(params=["memory", "file"])
+def opened(place: Path) -> CheckpointStore:
+    """The store of the runs here: a directory, unless a file names a server."""
+    named = place / "url"
+    return CheckpointStore(named.read_text() if named.exists() else place / RUNS)
+
+
+@pytest.fixture(params=["file", "postgresql"])
+def lasting(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
+    """A store that other processes open, too."""
+    if request.param == "postgresql":
+        (tmp_path / "url").write_text(request.getfixturevalue("postgres").url())
+    return opened(tmp_path)
+
+
+@pytest.fixture(params=["memory", "file", "postgresql"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
-    return CheckpointStore(None if request.param == "memory" else tmp_path / RUNS)
+    if request.param == "memory":
+        return CheckpointStore(None)
+    if request.param == "postgresql":
+        return CheckpointStore(request.getfixturevalue("postgres").url())
+    return opened(tmp_path)
 
 
 def run(agent: Any, store: CheckpointStore, run_id: str = RUN) -> Any:
@@ -177,7 +195,7 @@ def test_a_payment_whose_process_died_in_it_is_not_made_again(
 
 
 def live(agent: Any, place: Path) -> Any:
-    return run(agent, CheckpointStore(place / RUNS))[:-1]
+    return run(agent, opened(place))[:-1]
 
 
 def says_yes(place: Path, how: str) -> None:
@@ -264,10 +282,9 @@ def at_once(agent: Any, place: Path) -> Counter[str]:
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_of_processes_that_resume_at_once_one_acts_on_the_word(
-    agent: Any, tmp_path: Path, killed: bool
+    agent: Any, lasting: CheckpointStore, tmp_path: Path, killed: bool
 ) -> None:
-    store = CheckpointStore(tmp_path / RUNS)
-    until_it_waits(agent, store)
+    until_it_waits(agent, lasting)
     if killed:
         killed_in.add("2 yes")
         first = at_once(agent, tmp_path)
@@ -275,10 +292,13 @@ def test_of_processes_that_resume_at_once_one_acts_on_the_word(
         assert first.keys() <= {"killed", "locked", "in doubt"}
         assert paid() == PAYMENTS[:2]
         heal()
-        settle(tmp_path, "InDoubtError")
+        with pytest.raises(InDoubtError) as stopped:
+            run(agent, lasting)
+        for call in stopped.value.calls:
+            lasting.run(RUN).resolve(call, outside.truth(call))
     for _ in range(2):  # the second time, the run has ended
         found = at_once(agent, tmp_path)
-        assert found["done"] >= 1
+        assert found["done"] >= 1, found
         assert found.keys() <= {"done", "locked"}
         assert paid() == PAYMENTS
 
