@@ -48,7 +48,7 @@ class Ownership:
     former: str
 
     def living_former(self) -> str:
-        """See WritableLog.former_owner: nobody says when it ends."""
+        """See WritableLog.former_owner. Nothing tells when it ends."""
         return self.former
 
 

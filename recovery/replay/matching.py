@@ -14,33 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from recovery.journal.events import (
-    AgentRaised,
-    AttemptFailed,
-    CallAbandoned,
-    CallDecided,
-    CallFailed,
-    CallIntended,
-    CallResolved,
-    CallRetried,
-    CallReturned,
-    ChildStarted,
-    DivergenceAccepted,
-    Event,
-    HistoryDropped,
-    LogRepaired,
-    MessagesChanged,
-    RecordsLost,
-    RunCancelled,
-    RunFailed,
-    RunFinished,
-    RunParked,
-    RunResumed,
-    RunStarted,
-    RunUndone,
-    StepStarted,
-    ValueRecorded,
-)
+from recovery.journal import events as ev
+from recovery.journal.events import CallIntended, Event
 from recovery.journal.keys import BEFORE_STEPS, UNDO_CALL, CallKey, outer_call
 from recovery.replay.by_identity import AlikeCalls, AnyArguments
 from recovery.replay.calls_before_loop import BeforeLoop
@@ -80,7 +55,7 @@ class Replay:
     codes: list[tuple[int, str]] = field(default_factory=list)
     _calls: dict[CallKey, RecordedCall] = field(default_factory=dict)
     _by_lsn: dict[int, RecordedCall] = field(default_factory=dict)
-    _values: dict[tuple[str, str, int], tuple[int, ValueRecorded]] = field(default_factory=dict)
+    _values: dict[tuple[str, str, int], tuple[int, ev.ValueRecorded]] = field(default_factory=dict)
     _steps: dict[int, int] = field(default_factory=dict)
     _step_ns: int = 0
     _tools: set[str] = field(default_factory=set)  # the tools of recorded calls
@@ -110,10 +85,10 @@ class Replay:
         replay.codes = [
             (lsn, event.code or "")
             for lsn, _, event in known
-            if isinstance(event, RunStarted | RunResumed)
+            if isinstance(event, ev.RunStarted | ev.RunResumed)
         ]
         for lsn, time_ns, event in known:
-            is_in_checkpoint = lsn <= behind and isinstance(event, MessagesChanged)
+            is_in_checkpoint = lsn <= behind and isinstance(event, ev.MessagesChanged)
             if not (is_in_checkpoint or (lsn in dropped and isinstance(event, RECORDED_ANEW))):
                 replay._add(lsn, time_ns, event)
         replay._note_unclaimed()
@@ -136,7 +111,7 @@ class Replay:
         gone = {
             one
             for _, _, event in known
-            if isinstance(event, HistoryDropped)
+            if isinstance(event, ev.HistoryDropped)
             for one in event.records
         }
         replay._expected = deque(
@@ -155,44 +130,44 @@ class Replay:
             case CallIntended():
                 self._add_call(lsn, time_ns, event)
             case (
-                CallReturned()
-                | CallFailed()
-                | CallResolved()
-                | CallRetried()
-                | AttemptFailed()
-                | CallAbandoned()
-                | CallDecided()
+                ev.CallReturned()
+                | ev.CallFailed()
+                | ev.CallResolved()
+                | ev.CallRetried()
+                | ev.AttemptFailed()
+                | ev.CallAbandoned()
+                | ev.CallDecided()
             ):
                 self._add_about(lsn, time_ns, event)
-            case DivergenceAccepted(inbox=True):
+            case ev.DivergenceAccepted(inbox=True):
                 self._forget_heard()
-            case HistoryDropped():
+            case ev.HistoryDropped():
                 self._rename(event)
-            case ValueRecorded():
+            case ev.ValueRecorded():
                 drawn = event.scope, event.name, event.occurrence
                 self._values[drawn] = lsn, event
                 self.earlier.add_value(drawn)
-            case MessagesChanged():
+            case ev.MessagesChanged():
                 self._add_change(lsn, event)
-            case RunParked(calls=calls):
+            case ev.RunParked(calls=calls):
                 for stopped in (self._by_lsn[call] for call in calls if call in self._by_lsn):
-                    stopped.parked_run = isinstance(stopped.last, CallFailed)
-            case RecordsLost(snapshot=False):
+                    stopped.parked_run = isinstance(stopped.last, ev.CallFailed)
+            case ev.RecordsLost(snapshot=False):
                 put_in_doubt(self._by_lsn.values())
-            case StepStarted():
+            case ev.StepStarted():
                 self._steps[event.step], self._step_ns = lsn, time_ns
             case (
-                RunStarted()
-                | RunResumed()
-                | RunFinished()
-                | RunFailed()
-                | RunUndone()
-                | RunCancelled()
-                | AgentRaised()
-                | ChildStarted()
-                | DivergenceAccepted()
-                | RecordsLost()
-                | LogRepaired()
+                ev.RunStarted()
+                | ev.RunResumed()
+                | ev.RunFinished()
+                | ev.RunFailed()
+                | ev.RunUndone()
+                | ev.RunCancelled()
+                | ev.AgentRaised()
+                | ev.ChildStarted()
+                | ev.DivergenceAccepted()
+                | ev.RecordsLost()
+                | ev.LogRepaired()
             ):
                 pass  # the code does not do these again; or ``of`` handles them
             case _:
@@ -211,7 +186,7 @@ class Replay:
         for call in self._by_lsn.values():  # messages are numbered again
             call.last_decision = 0, 0
 
-    def _rename(self, event: HistoryDropped) -> None:
+    def _rename(self, event: ev.HistoryDropped) -> None:
         """Give a call the identity of the call that changed code makes in its place."""
         call = self._by_lsn.get(event.call)
         if call is not None:
@@ -224,20 +199,20 @@ class Replay:
         call.key = key
         self._calls[key] = call
 
-    def _add_about(self, lsn: int, time_ns: int, event: About | CallDecided) -> None:
+    def _add_about(self, lsn: int, time_ns: int, event: About | ev.CallDecided) -> None:
         about = self._by_lsn.get(event.call)
-        if about is None or (isinstance(event, CallResolved) and event.undo):
+        if about is None or (isinstance(event, ev.CallResolved) and event.undo):
             return  # of a call before the checkpoint, which had its outcome there; or for an undo
         about.apply(lsn, time_ns, event)
         match event:
-            case AttemptFailed():
+            case ev.AttemptFailed():
                 self._end_attempt(about.lsn)
-            case CallFailed():
+            case ev.CallFailed():
                 if about.key.tool != UNDO_CALL:  # an undo repeats the failed calls inside by itself
                     self._end_attempt(about.lsn)
-            case CallReturned() | CallResolved(how="outcome" | "fail"):
+            case ev.CallReturned() | ev.CallResolved(how="outcome" | "fail"):
                 self.earlier.forget(about.lsn)
-            case CallResolved() | CallRetried() | CallAbandoned() | CallDecided():
+            case ev.CallResolved() | ev.CallRetried() | ev.CallAbandoned() | ev.CallDecided():
                 pass  # the attempt continues
             case _:
                 assert_never(event)
@@ -248,7 +223,7 @@ class Replay:
         for key in values:
             self._values[key] = 0, self._values[key][1]
 
-    def _add_change(self, lsn: int, event: MessagesChanged) -> None:
+    def _add_change(self, lsn: int, event: ev.MessagesChanged) -> None:
         if self.losses is not None and self.losses.refers_to_lost(event):
             self.losses.cannot_read_change(max(self._steps, default=0))
         else:
@@ -337,7 +312,7 @@ class Replay:
             self._by_lsn.pop(one, None)
         key = None
         for entry in recorded:
-            if isinstance(entry[2], RecordsLost):
+            if isinstance(entry[2], ev.RecordsLost):
                 put_in_doubt(self.earlier.inside(lsn))
             else:
                 self._add(*entry)
@@ -351,7 +326,7 @@ class Replay:
         self._expected = deque(one for one in self._expected if one[0] not in gone)
         self._matched -= gone
 
-    def take_value(self, scope: str, name: str, occurrence: int) -> ValueRecorded | None:
+    def take_value(self, scope: str, name: str, occurrence: int) -> ev.ValueRecorded | None:
         """The recorded value of a time, a random number, an id or another such answer."""
         found = self._values.get((scope, name, occurrence))
         lsn, _ = self.value_of(scope, name, occurrence)
