@@ -313,8 +313,8 @@ def _status_of(
         read.tally.progress(),
         read.recoveries,
         calls,
-        started=read.started_ns / 1e9,
-        last=(read.foreign.time_ns if read.foreign else read.last_ns) / 1e9,
+        started=(read.submitted_ns or read.started_ns) / 1e9,
+        last=(read.foreign.time_ns if read.foreign else read.submitted_ns or read.last_ns) / 1e9,
         last_event=last_event,
         wake_at=_wake_at(state, parked, read.submission),
         checkpoint=read.checkpoint,
@@ -388,6 +388,10 @@ class _Read:
     last_entry: Entry | None
     submission: Submission | None = None
     foreign: Record | None = None  # the newest record of a log that has none of a run
+
+    @property
+    def submitted_ns(self) -> int:
+        return self.submission.submitted_ns if self.submission is not None else 0
 
     @property
     def is_empty(self) -> bool:
@@ -471,7 +475,7 @@ def _state_of_no_agent(read: _Read) -> tuple[State, str]:
     if found := [*read.lost, *read.damage]:
         return "unreadable", str(found[0])
     if read.submission is not None:
-        return "submitted", ""
+        return "submitted", f"a worker that has agent {read.submission.agent!r} begins it"
     if read.foreign is not None:
         return "saved", f"records of kind {read.foreign.kind!r}, and none of a run"
     return ("saved", f"the newest of step {read.step}") if read.checkpoint else ("empty", "")

@@ -23,6 +23,7 @@ class Submission:
     store's clock; 0: now). ``priority``: a higher one goes first. ``limit_key``: workers bound how
     many runs of one key are executed at once ("": no bound). ``subject``: the ids of the keys of
     the subject that the run belongs to, with its task; none if it belongs to no subject.
+    ``submitted_ns``: when it was submitted, once it is in the store.
     """
 
     run_id: str
@@ -32,6 +33,7 @@ class Submission:
     priority: int = 0
     limit_key: str = ""
     subject: KeyIds = ()
+    submitted_ns: int = 0
 
     @property
     def queued(self) -> dict[str, Any] | None:
@@ -59,4 +61,5 @@ def submission_of(log: LogRecords, run_id: str) -> Submission | None:
         return None
     data = sealed_data(unpack_map(record.packed)["task"])
     keys = () if data is None else key_ids(data)
-    return Submission(run_id, **unpack(record.packed), subject=keys)
+    fields = unpack(record.packed)
+    return Submission(run_id, **fields, subject=keys, submitted_ns=record.time_ns)

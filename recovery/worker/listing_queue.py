@@ -70,7 +70,7 @@ class ListingQueue:
             and (agents is None or one.agent in agents)
         ]
         if due:
-            found.sort(key=lambda one: (-one.priority, one.due_ns))
+            found.sort(key=lambda one: (-one.priority, max(one.due_ns, one.changed_ns)))
         self._look_s = time.thread_time() - began
         return found[:limit]
 

@@ -39,7 +39,7 @@ from recovery.worker.admission import Admission, Limits, NotNowError
 from recovery.worker.listing_queue import queue_of
 from recovery.worker.settings import WorkerOptions, WorkerSettings
 
-_logger = logging.getLogger("recovery")
+_logger = logging.getLogger("recovery.worker")  # shown by default, unlike what runs log
 
 LOOK_MAX_S = 60.0  # between two looks at the queue, where nothing wakes the worker
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 300.0  # before a run whose agent raised an error is resumed again
@@ -118,6 +118,8 @@ class Worker:
         self._quarantined: dict[str, tuple[int, str]] = {}
         self._seen: set[str] = set()  # quarantined runs that were tried again
         self._pauses: dict[str, tuple[float, float]] = {}  # until when, and how long
+        self._strangers: set[str] = set()  # agents that other workers are for
+        self._told = -LOOK_MAX_S
         self._looked = time.monotonic()
         self._due = self._store_errors = 0
         self._stopping = threading.Event()
@@ -161,10 +163,11 @@ class Worker:
         # Each plain agent waits in a thread, and so does each commit.
         self._loop.set_default_executor(ThreadPoolExecutor(2 * self.settings.concurrency + 8))
         _logger.info(
-            "worker on %s (pid %d): agents %s, %s at once",
-            socket.gethostname(),
+            "worker %d on %s: agents %s; runs in %s; %s at once",
             os.getpid(),
+            socket.gethostname(),
             ", ".join(self.agents),
+            self.store.backend.address or "memory",
             count(self.settings.concurrency, "run"),
         )
         threading.Thread(target=self._watch, name="recovery-worker-watch", daemon=True).start()
@@ -218,6 +221,8 @@ class Worker:
             self._store_errors += 1
             _logger.warning("worker: the store could not be read: %s", quoted(str(exc)))
             return 1
+        if not due:
+            await asyncio.to_thread(self._tell_of_strangers)
         self._looked, self._due = time.monotonic(), len(due)
         self._forget(due)
         begun = 0
@@ -231,6 +236,21 @@ class Worker:
             self._start(entry)
             begun += 1
         return sum(entry.run_id not in self._quarantined for entry in due)
+
+    def _tell_of_strangers(self) -> None:
+        """Warn, once for each, of agents that runs were submitted for and this worker lacks."""
+        if time.monotonic() < self._told + LOOK_MAX_S:
+            return
+        self._told = time.monotonic()
+        for entry in self._queue.find(states=("submitted",), limit=CHOSEN_MAX):
+            if entry.agent not in self._names and entry.agent not in self._strangers:
+                self._strangers.add(entry.agent)
+                _logger.warning(
+                    "run %s waits for agent %s, which this worker does not have (it has %s)",
+                    entry.run_id,
+                    quoted(entry.agent),
+                    ", ".join(self.agents),
+                )
 
     def _forget(self, due: list[RunEntry]) -> None:
         """Drop what is known of runs that are not due any more."""
@@ -266,12 +286,14 @@ class Worker:
         try:
             await agent.run_session(RECORDED, self._admission.session(entry))
             outcome = "finished"
+            _logger.info("run %s: finished", run_id)
         except (LogLockedError, NotNowError) as exc:  # another worker has it, or its place
             self._put_off(run_id, random.uniform(0.05, 0.5))
             _logger.debug("run %s: %s", run_id, exc)
             return
         except StoppedError:
             outcome = "stopped"
+            _logger.info("run %s: stopped, and free for other workers", run_id)
         except InDoubtError as exc:
             outcome = "in doubt"
             _logger.warning("run %s: %s", run_id, quoted(str(exc)))

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from shlex import quote
@@ -334,17 +334,19 @@ class _Printable(logging.Formatter):
 
 
 @contextmanager
-def logged(level: int) -> Iterator[None]:
-    """Shows the library's log messages on standard error."""
+def logged(level: int, levels: Mapping[str, int] = {}) -> Iterator[None]:
+    """Shows the library's log messages on standard error. ``levels``: of some loggers."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))
-    loggers = [(found := logging.getLogger(name), found.level) for name in ("eventlog", "recovery")]
-    for logger, _ in loggers:
-        logger.addHandler(handler)
-        logger.setLevel(level)
+    wanted = {"eventlog": level, "recovery": level, **levels}
+    before = {name: logging.getLogger(name).level for name in wanted}
+    for name, one in wanted.items():
+        logging.getLogger(name).setLevel(one)
+    for name in ("eventlog", "recovery"):
+        logging.getLogger(name).addHandler(handler)
     try:
         yield
     finally:
-        for logger, before in loggers:
-            logger.removeHandler(handler)
-            logger.setLevel(before)
+        for name, one in before.items():
+            logging.getLogger(name).setLevel(one)
+            logging.getLogger(name).removeHandler(handler)

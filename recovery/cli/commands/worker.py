@@ -82,6 +82,16 @@ Listen = Annotated[
         show_default=False,
     ),
 ]
+OwnStore = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="PATH|URL",
+        help="Where the runs are. By default that of the RecoverableAgents, else $EVENTLOG_HOME, "
+        "else ~/.eventlog.",
+        show_default=False,
+    ),
+]
 UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")]
 
 
@@ -95,11 +105,12 @@ def worker(
     listen: Listen = None,
     until_idle: UntilIdle = False,
     verbose: Verbose = False,
-    store: StoreOption = None,
+    store: OwnStore = None,
     key_file: KeyFile = None,
 ) -> None:
     """Begin submitted runs, and resume those whose process is gone, until stopped."""
-    with ends_politely(), logged(logging.INFO if verbose else logging.WARNING):
+    told = {"recovery.worker": logging.INFO}
+    with ends_politely(), logged(logging.INFO if verbose else logging.WARNING, told):
         found = _agents(agents)
         made = Worker(
             found,

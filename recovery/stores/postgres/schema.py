@@ -123,7 +123,7 @@ begin
             state = coalesce(b.state, l.state),
             due_at = case when b.releases and coalesce(b.state, l.state) = 'running' then now()
                 when b.state is null then l.due_at
-                when b.due > 0 then to_timestamp(b.due / 1e9) end,
+                when b.due > 0 then greatest(now(), to_timestamp(b.due / 1e9)) end,
             agent = coalesce(b.agent, l.agent),
             priority = case when b.agent is null then l.priority else b.priority end,
             limit_key = case when b.agent is null then l.limit_key else b.limit_key end,
