@@ -18,6 +18,7 @@ from eventlog.files.api import Directory, Files
 from eventlog.files.lock import LOCK_NAME, Owner, claim_if_linked
 from eventlog.files.posix import OSFiles, check_file_system
 from eventlog.format.frame import HEADER_SIZE, RECORDS, SEGMENT_SIZE_MAX, SNAPSHOT
+from eventlog.format.names import MARK_NAME
 from eventlog.format.record import Record, Snapshot, encode_payload, encode_snapshot, pack
 from eventlog.protocols import CommitGroup, OnDamage, OpenReport
 from eventlog.read.log_end import Tail
@@ -409,7 +410,8 @@ def _check_directory(files: Files, directory: Directory, durability: Durability)
         check_file_system(files, directory)
     if directory.identity(LOCK_NAME) is None:
         strangers = [name for name in directory.names() if not name.endswith((".seg", ".new"))]
-        if strangers and "MARK" not in strangers:
+        # Another process may have made them since.
+        if strangers and not {MARK_NAME, LOCK_NAME} & {*strangers}:
             raise UnsupportedFormatError(
                 f"{directory.path} holds other things ({strangers[0]!r}, ...): a log has a "
                 "directory to itself. Nothing was written."

@@ -285,12 +285,8 @@ def _status_of(
     reader: ReadableLog, run_id: str, inbox: OpenInbox | None, approvers: Approvers | None
 ) -> StatusRead:
     tail, owner = reader.tail(), reader.owner()
-    known: dict[str, Any] = {
-        "owner": owner,
-        "last_lsn": tail.next_lsn - 1,
-        "torn": tail.torn_size,
-        "damage": tail.damaged,
-    }
+    known: dict[str, Any] = {"owner": owner, "torn": tail.torn_size, "damage": tail.damaged}
+    known["last_lsn"] = tail.next_lsn - 1
     try:
         read = _read(reader, run_id, approvers)
         if read.is_empty and tail.next_lsn > 1 and read.submission is None:
@@ -313,8 +309,8 @@ def _status_of(
         read.tally.progress(),
         read.recoveries,
         calls,
-        started=(read.submitted_ns or read.started_ns) / 1e9,
-        last=(read.foreign.time_ns if read.foreign else read.submitted_ns or read.last_ns) / 1e9,
+        started=read.started_ns / 1e9,
+        last=(read.foreign.time_ns if read.foreign else read.last_ns) / 1e9,
         last_event=last_event,
         wake_at=_wake_at(state, parked, read.submission),
         checkpoint=read.checkpoint,
@@ -390,10 +386,6 @@ class _Read:
     foreign: Record | None = None  # the newest record of a log that has none of a run
 
     @property
-    def submitted_ns(self) -> int:
-        return self.submission.submitted_ns if self.submission is not None else 0
-
-    @property
     def is_empty(self) -> bool:
         return not (self.started or self.last_entry or self.checkpoint or self.damage or self.lost)
 
@@ -440,6 +432,8 @@ def _read(reader: ReadableLog, run_id: str, approvers: Approvers | None) -> _Rea
             if type(entry[2]) in one.wants:
                 one.observe(*entry)
     events = [event for *_, event in entries]
+    submission = submission_of(reader, run_id) if found.started is None else None
+    time_ns = submission.submitted_ns if submission is not None else start.time_ns
     return _Read(
         found,
         tally,
@@ -457,10 +451,10 @@ def _read(reader: ReadableLog, run_id: str, approvers: Approvers | None) -> _Rea
         start.step,
         start.recoveries + sum(isinstance(event, RunResumed) for _, _, event in tail),
         len(tail),
-        entries[0][1] if entries else start.time_ns,
-        tail[-1][1] if tail else start.time_ns,
+        entries[0][1] if entries else time_ns,
+        tail[-1][1] if tail else time_ns,
         tail[-1] if tail else None,
-        submission_of(reader, run_id) if found.started is None else None,
+        submission,
     )
 
 

@@ -18,7 +18,7 @@ import psycopg
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
-    "max_connections": "60",
+    "max_connections": "200",
     "shared_buffers": "32MB",
     "log_min_messages": "fatal",
     "autovacuum": "off",
