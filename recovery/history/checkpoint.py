@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -108,8 +108,8 @@ class Checkpoint:
     timestamp: str | float
     is_valid: bool = True
     checksum: str = ""
-    # Not for users: the checksum of the plain values, if it was loaded with values of subjects.
-    as_loaded: str = field(default="", init=False, repr=False, compare=False)
+    # No field: the checksum of the plain values, if it was loaded with values of subjects.
+    as_loaded = ""
 
     def __post_init__(self) -> None:
         if not self.checksum:

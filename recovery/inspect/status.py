@@ -342,9 +342,13 @@ def _status_of(
 
 def _queued(read: _Read) -> dict[str, Any]:
     """What workers choose the run by."""
+    known: dict[str, Any] = {}
     if read.started is not None:
-        return {"agent": read.started.agent or "", **(read.started.queued or {})}
-    return (read.submission.queued if read.submission is not None else None) or {}
+        known = {"agent": read.started.agent or "", **(read.started.queued or {})}
+    elif read.submission is not None:
+        known = read.submission.queued or {}
+    kinds = {"agent": str, "priority": int, "limit_key": str}
+    return {name: known[name] for name, kind in kinds.items() if type(known.get(name)) is kind}
 
 
 def _wake_at(state: State, parked: RunParked | None, submission: Submission | None) -> float | None:

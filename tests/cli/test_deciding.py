@@ -289,7 +289,7 @@ def test_a_store_is_a_path_a_url_or_at_home(store: Path) -> None:
         ([], {"EVENTLOG_HOME": "", "HOME": str(home)}),
     ):
         assert call("recovery", "runs", *words, cwd=store.parent, env=env).out == named
-    for url, says in (("file://runs", "use file:///PATH"), ("postgres://db", "are not known")):
+    for url, says in (("file://runs", "use file:///PATH"), ("s3://db", "are not known")):
         done = call("recovery", "runs", "--store", url, cwd=store)
         assert done.code == 1 and says in done.err
 

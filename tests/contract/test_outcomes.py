@@ -683,7 +683,7 @@ def test_the_command_line_says_and_does_it(tmp_path: Path) -> None:
 
     shell("-c", "import shop; shop.agent.run_with_recovery_sync('t', 'r')")
     shown = shell("-m", "recovery.cli", "show", "r", "--store", "runs").stdout
-    assert "recovery retry r --agent MODULE:NAME --store runs" in " ".join(shown.split())
+    assert "recovery retry r --agent shop:agent --store runs" in " ".join(shown.split())
     (tmp_path / "mended").touch()
     done = shell("-m", "recovery.cli", "retry", "r", "--agent", "shop:agent", "--store", "runs")
     assert (done.returncode, done.stdout) == (0, '"done"\n'), done.stderr

@@ -527,7 +527,7 @@ def test_interrupted_it_leaves_no_process_and_no_traceback(
     test.send_signal(signum)
     out, err = test.communicate(timeout=60)
     assert (test.returncode, out) == (130, "")
-    assert "interrupted" in err and "Traceback" not in err
+    assert "Traceback" not in err
     deadline = time.monotonic() + 20  # what is killed takes a moment to end
     while processes_in(temporary):
         assert time.monotonic() < deadline
@@ -597,7 +597,7 @@ def test_what_cannot_be_tested_is_said_in_words(
     )
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
     monkeypatch.chdir(work)
-    assert main(["crashtest", "--restarts", "0", *args]) == 2
+    assert main(["crashtest", "--restarts", "0", *args]) == 64
     out, err = capfd.readouterr()
     assert out == "" and says in " ".join(err.replace("│", " ").split())
     assert "recovery/cli" not in err  # no traceback of the command itself
@@ -610,7 +610,7 @@ def test_without_the_extra_the_command_says_what_to_install(work: Path) -> None:
         (folder / f"{name}.py").write_text(f"raise ModuleNotFoundError('no', name={name!r})")
         path = f"{folder}:{ENVIRONMENT['PYTHONPATH']}"
         done = crashtest(work, "naive:agent", environment=ENVIRONMENT | {"PYTHONPATH": path})
-        assert (done.returncode, done.stdout) == (2, "")
+        assert (done.returncode, done.stdout) == (64, "")
         assert done.stderr == (
             f"recovery: the command needs {name}, which is not installed: "
             "pip install 'agent-eventlog[cli]'\n"
@@ -621,7 +621,7 @@ def test_a_large_directory_is_not_copied(work: Path) -> None:
     with (work / "large").open("wb") as file:
         file.truncate(100 * 1024 * 1024)
     done = crashtest(work, "naive:agent")
-    assert done.returncode == 2 and "--fresh DIR" in done.stderr
+    assert done.returncode == 64 and "--fresh DIR" in done.stderr
     (work / "empty").mkdir()
     args = ("--fresh", "empty", "--points", "1", "--kills", "0", "--tool", "naive:send")
     assert crashtest(work, *args, "naive:agent").returncode in (0, 1)

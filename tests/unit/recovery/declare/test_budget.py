@@ -280,7 +280,7 @@ def test_where_it_stands_still_is_recorded() -> None:
     last = list(events(store, "run", until="parked"))[-1]
     assert (last.kind, last.progress.status) == ("run_parked", "parked")
     assert str(last).endswith("parked: budget used up: cost: 0 of 0")
-    assert "run 'run' is parked" in str(error) and "Used so far: 0 steps, 0 calls" in str(error)
+    assert "run 'run' is parked" in str(error) and "Used so far: 0 steps, 0 attempts" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -543,7 +543,7 @@ def test_the_report_and_the_result_say_what_was_used() -> None:
     store = CheckpointStore()
     result = live(asks, store, None)
     assert result["usage"] == result["report"].usage == live(asks, store, None)["usage"]
-    assert "used: 5 steps, 5 calls, 500 tokens, cost 2.5000" in str(result["report"])
+    assert "used: 5 steps, 5 attempts, 500 tokens, cost 2.5000" in str(result["report"])
     assert list(events(store, "run"))[-1].progress.usage == result["usage"]
 
 
