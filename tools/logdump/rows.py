@@ -89,6 +89,8 @@ class Narrator:
         """The record with its meaning."""
         event = self._event_of(record) if self.is_run else None
         step = None if event is None or not (event.step or self._knows_step) else event.step
+        if step is not None and step >= 1 << 63:  # forged: it has more digits than Python prints
+            step = None
         return Row(segment, offset, record.lsn, record, event, step)
 
     def _event_of(self, record: Record) -> RunEvent | None:
