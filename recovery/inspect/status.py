@@ -247,8 +247,7 @@ def runs(store: Store) -> Iterator[RunStatus]:
     """The status of each run of a store, read from its log now."""
     backend, approvers = backend_of(store), approvers_of(store)
     for run_id in backend.run_ids():
-        found = read_status(backend, run_id, approvers)
-        if found is not None:
+        if (found := read_status(backend, run_id, approvers)) is not None:
             yield found.status
 
 
@@ -299,7 +298,6 @@ def _status_of(
     calls = tuple(open_calls(read.replay, read.owners, read.started, read.ended, alive))
     failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
-    parked = read.parked
     last_event, may_be_kept = _last_event_text(reader, run_id, read)
     unread, inbox_damage = _unread(inbox, read.run, approvers) if inbox is not None else ((), "")
     status = RunStatus(
@@ -312,7 +310,7 @@ def _status_of(
         started=read.started_ns / 1e9,
         last=(read.foreign.time_ns if read.foreign else read.last_ns) / 1e9,
         last_event=last_event,
-        wake_at=_wake_at(state, parked, read.submission),
+        wake_at=_wake_at(state, read.parked, read.submission),
         checkpoint=read.checkpoint,
         checkpoint_step=read.step,
         replayed=read.replayed,

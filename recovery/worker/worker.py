@@ -34,7 +34,7 @@ from recovery.errors import (
 )
 from recovery.inspect.status import status
 from recovery.stores.protocol import RunEntry, RunQueue
-from recovery.text import count, quoted
+from recovery.text import count, quoted, store_option
 from recovery.worker.admission import Admission, Limits, NotNowError
 from recovery.worker.listing_queue import queue_of
 from recovery.worker.settings import WorkerOptions, WorkerSettings
@@ -335,11 +335,12 @@ class Worker:
             return False
         self._quarantined[entry.run_id] = (entry.last_lsn, why)
         _logger.error(
-            "run %s is left alone: %s. See `recovery show %s`; resume it with `recovery resume`, "
-            "or by a worker with --retry-quarantined",
+            "run %s is left alone: %s. See `recovery show %s%s`; when it is mended, start a worker "
+            "with --retry-quarantined, or use `recovery resume`",
             entry.run_id,
             quoted(why),
             entry.run_id,
+            store_option(self.store.backend),
         )
         return True
 

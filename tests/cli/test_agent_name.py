@@ -126,3 +126,23 @@ def test_a_fork_has_the_agent_of_its_origin(tmp_path: Path) -> None:
     store.run("one").fork("two", at_step=1)
     assert status(store, "two").agent == status(store, "one").agent
     assert status(store, "one").agent.endswith("<locals>.agent")
+
+
+def test_an_agent_is_not_run_on_the_runs_of_another(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(PROGRAM)
+    (tmp_path / "other.py").write_text(
+        "from pathlib import Path\ndef other(run):\n    Path('executed').touch()\n"
+    )
+    words = [sys.executable, "shop.py"]
+    killed = subprocess.run(words, cwd=tmp_path, env=environment(DIE="1"), check=False)
+    assert killed.returncode == -signal.SIGKILL
+    CheckpointStore(tmp_path / "runs").submit("order", None, "handed_in")
+    words = ["--agent", "other:other", "--store", "runs"]
+    due = call("recovery", "resume", "--due", *words, cwd=tmp_path)
+    assert "run run: skipped, it is of shop:order" in due.err and "0 runs resumed" in due.err
+    one = call("recovery", "resume", "handed_in", *words, cwd=tmp_path)
+    assert one.code == 1 and "was submitted for agent order" in one.err
+    assert not (tmp_path / "executed").exists()
+    ours = ["--agent", "shop:agent", "--store", "runs"]
+    done = [call("recovery", "resume", name, *ours, cwd=tmp_path) for name in ("run", "handed_in")]
+    assert [(one.code, one.out) for one in done] == [(0, "7\n")] * 2

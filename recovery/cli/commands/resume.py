@@ -17,6 +17,7 @@ import typer
 
 from eventlog import LogError, LogLockedError
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, RecoveryError, RunResult
+from recovery.agent_code.agent_name import agent_name
 from recovery.cli.commands.show import commands_for, resume_command
 from recovery.cli.exit_codes import FOUND, INTERRUPTED, OK, USAGE
 from recovery.cli.next_steps import Commands
@@ -142,13 +143,31 @@ def command(
         if run is None:
             if takeover:
                 raise ValueError("--takeover is about one RUN")
-            chosen = (one for one in found.store.runs(state=OPEN, due=due) if match in one.run_id)
-            return _resume_all(list(chosen), resume)
+            runs = found.store.runs(state=OPEN, due=due)
+            chosen = [one for one in runs if match in one.run_id and _is_of(one, found)]
+            return _resume_all(chosen, resume)
         check_there(found.store, run)
         one = known(found.store, run)
+        if one.state == "submitted" and not _is_of(one, found):
+            raise RecoveryError(
+                f"run {run} was submitted for agent {printable(one.agent)}, which {agent} is not. "
+                "Nothing was executed."
+            )
         if takeover:
             _ask(one, yes)
         resume(run)
+
+
+def _is_of(one: RunStatus, agent: RecoverableAgent) -> bool:
+    """Whether the run is of this agent, by the name of the function. Where the record does not say,
+    the user knows. A run of another one is left alone: it would be executed by the wrong code."""
+    ours = (agent_name(agent.agent_fn) or "").rpartition(":")[2]
+    theirs = one.agent.rpartition(":")[2]
+    if theirs in ("", ours) or one.kind != "agent" or one.parent is not None:
+        return True
+    if one.state != "submitted":
+        typer.echo(f"run {one.run_id}: skipped, it is of {printable(one.agent)}", err=True)
+    return False
 
 
 def _no_agent(run: str | None, store: str | None, key_file: str | None) -> typer.Exit:
