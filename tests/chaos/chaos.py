@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.worker import digest, opened
+from tests.support.paths import ROOT
 
 SNAPSHOT = "snapshot"
 STOP_S = (3.0, 5.0)  # longer than a lease, and than the time-out of a call
@@ -62,7 +63,7 @@ class Workers:
         self.alive = [self._started() for _ in range(workers)]
 
     def _started(self) -> subprocess.Popen[bytes]:
-        path = os.pathsep.join(one for one in sys.path if one)
+        path = os.pathsep.join([*filter(None, sys.path), str(ROOT)])  # behind what is installed
         return subprocess.Popen(self._command, env=os.environ | {"PYTHONPATH": path})
 
     def kill(self, one: subprocess.Popen[bytes]) -> None:
@@ -165,9 +166,9 @@ def judge(
     verdict.refused = len(_notes(place, "lost"))
     store = opened(where)
     for run_id in (f"run-{n}" for n in range(runs)):
-        found = store.run(run_id).status()
-        if found.state != "finished":
-            verdict.bad.append(f"{run_id}: {found.state}, not finished")
+        state = store.run(run_id).status().state if run_id in store.backend.run_ids() else "missing"
+        if state != "finished":
+            verdict.bad.append(f"{run_id}: {state}, not finished")
             continue
         _judge_log(store, run_id, appended[run_id], committed[run_id], verdict)
         _judge_effects(place, run_id, steps, verdict)

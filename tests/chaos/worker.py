@@ -100,9 +100,9 @@ def find(call: Any) -> Resolution:
 @tool(reconcile=find, timeout_s=TIMEOUT_S)
 def pay(step: int) -> str:
     call = current_call()
-    time.sleep(random.uniform(0, 0.02))
+    time.sleep(random.uniform(0.05, 0.15))  # so that faults come while runs are executed
     bank(call, pays=True)
-    time.sleep(random.uniform(0, 0.02))
+    time.sleep(random.uniform(0.05, 0.15))
     return "paid"
 
 

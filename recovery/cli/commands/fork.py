@@ -90,6 +90,8 @@ def command(
 ) -> None:
     """Make a new run that begins as another one was at the end of a step."""
     with ends_politely():
+        if new_id == "NEW_ID":
+            raise ValueError("NEW_ID stands for an id of your choice, as in run_002")
         given = {"task": task, "state": state, "messages": messages}
         changes: Any = {
             name: value_given(text, f"--{name}") for name, text in given.items() if text is not None

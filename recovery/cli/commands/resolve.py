@@ -121,6 +121,8 @@ def _resolution(
         raise ValueError("--text is about --outcome")
     if retry:
         return Resolution.retry(), "to be made again"
+    if fail == "TEXT":
+        raise ValueError("TEXT stands for what happened, as in --fail 'refused by the bank'")
     if fail is not None:
         return Resolution.fail(fail), f"failed: {cut(fail, SHOWN_MAX)}"
     assert outcome is not None

@@ -61,7 +61,7 @@ def command(
             total += 1
             if why := one.needs_person:
                 needs.append((one, redaction.text(why, "why")))
-            if one.due:
+            if one.due and not why:  # resuming it gets it no further
                 due.append(one.run_id)
                 agents.add(one.agent)
         low = low_space(there)
