@@ -19,13 +19,16 @@ import time
 from typing import Any
 
 import logdump
+import logdump.app
 import typer.main
 
 import recovery.cli
-from tests.cli.commands import APPS
+import recovery.cli.app
 
 # Once for all of them: it takes most of the time of a command.
-PARSERS = {app.info.name: typer.main.get_command(app) for app in APPS}
+PARSERS = {
+    app.info.name: typer.main.get_command(app) for app in (logdump.app.app, recovery.cli.app.app)
+}
 typer.main.get_command = lambda typer_instance: PARSERS[typer_instance.info.name]
 
 

@@ -728,9 +728,7 @@ def test_exports_hold_what_the_log_holds(tmp_path: Path) -> None:
     for words in (["recovery", "export", "run", "--redact", "x"], ["logdump", "export"]):
         where = ["--store", f"{tmp_path}/a"] if words[0] == "recovery" else [f"{tmp_path}/a/run"]
         program, *rest = words
-        command = [sys.executable, "-m", f"{'tools.' * (program == 'logdump')}{program}"]
-        if program == "recovery":
-            command[-1] = "recovery.cli"
+        command = [sys.executable, "-m", "recovery.cli" if program == "recovery" else program]
         ended = subprocess.run([*command, *rest, *where], capture_output=True, check=True)
         assert len(ended.stdout) > 1000
         assert not [one for one in SECRETS if one.encode() in ended.stdout + ended.stderr]
