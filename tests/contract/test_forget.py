@@ -67,6 +67,7 @@ made: list[str] = []
 @pytest.fixture(autouse=True)
 def nothing_made() -> None:
     made.clear()
+    sealed._OPENERS.clear()  # of lives that have died in another test, and whose disk says so
 
 
 @pytest.fixture
