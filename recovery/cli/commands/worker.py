@@ -157,18 +157,22 @@ def submit(
 
 def _agents(name: str) -> Any:
     found = named(name)
-    several = found.values() if isinstance(found, dict) else found
-    for one in several if isinstance(several, list | tuple) or found is not several else [found]:
+    for one in _each(found):
         is_agent = isinstance(one, RecoverableAgent) or callable(one)
         if not is_agent or isinstance(getattr(one, "tool_spec", None), ToolSpec):
             raise RecoveryError(f"{name}: {one!r:.80} is no agent. Nothing was executed.")
     return found
 
 
+def _each(found: Any) -> list[Any]:
+    """The agents of a dict or a list of them; or the only one."""
+    if isinstance(found, dict):
+        return list(found.values())
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
 def _store(found: Any, store: str | None, key_file: str | None) -> CheckpointStore | None:
-    several = list(found.values()) if isinstance(found, dict) else found
-    several = several if isinstance(several, list | tuple) else [several]
-    theirs = [one.store for one in several if isinstance(one, RecoverableAgent)]
+    theirs = [one.store for one in _each(found) if isinstance(one, RecoverableAgent)]
     if store is None and theirs:
         return None
     opened = open_store(store, key_file, make=True)
