@@ -423,9 +423,10 @@ def test_without_notifications_messages_are_found_by_looking(
     with caplog.at_level(logging.WARNING, "recovery"):
         thread = threading.Thread(target=agent.run_with_recovery_sync, args=("task", RUN))
         thread.start()
-        while not store.find(states=["running"]):
-            time.sleep(0.05)
-        CheckpointStore(PostgresStore(url)).run(RUN).signal("go", 1)
+        other = CheckpointStore(PostgresStore(url))
+        while not store.find(states=["running"]) or not other.run(RUN).status().last_lsn:
+            time.sleep(0.05)  # a claimed run has no record yet: nothing can be sent to it
+        other.run(RUN).signal("go", 1)
         thread.join(60)
     assert not thread.is_alive() and "no notifications arrive" in caplog.text
 
