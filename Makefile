@@ -35,8 +35,8 @@ crash: $(VENV)/.with-dev ## the long crash sweeps, and the random tests with man
 	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m "crash or hypothesis" --figures $(VENV)/sweeps.json
 	@$(BIN)/python -m tests.figures --sweeps $(VENV)/sweeps.json
 
-chaos: $(VENV)/.with-dev ## three workers under SIGKILL and SIGSTOP, 200 runs, effects counted outside (STORE= RUNS= MINUTES= SEED=)
-	@$(BIN)/python -m tests.chaos $(STORE) --runs $(or $(RUNS),200) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+chaos: $(VENV)/.with-dev ## three workers that are killed, stopped and cut off, and a server that is killed: 200 runs, effects counted outside (STORE= RUNS= MINUTES= SEED=)
+	@$(BIN)/python -m tests.chaos $(STORE) --runs $(or $(RUNS),200) --minutes $(or $(MINUTES),6) $(if $(SEED),--seed $(SEED))
 
 ownership: $(VENV)/.with-dev ## who owns a run, as a model: all behaviours within its bounds, by Debian's spin (installed if root)
 	@command -v spin gcc >/dev/null || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || apt-get install -qq spin gcc

@@ -106,9 +106,9 @@ class UnreachableError(LogError):
         self.__cause__ = cause
         why = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         super().__init__(
-            f"{address} has not answered for {waited_s:g} s: {why}. Everything that was committed "
-            "is safe; whether the last commit arrived is unknown until the server answers. When it "
-            "does, resume the run: that finds out."
+            f"{address} has not answered for {waited_s:.3g} s: {why}. Everything that was "
+            "committed is safe; whether the last commit arrived is unknown until the server "
+            "answers. When it does, resume the run: that finds out."
         )
 
 

@@ -290,8 +290,11 @@ class RemoteAppender:
             self._failed = exc
 
     def fenced(self, head: Head | None) -> FencedError:
-        """The error for a batch that the server has refused."""
-        if head is None or head.key != self._key:
+        """The error for a batch that the server has refused. ``head``: None if it has none, or
+        could not be asked."""
+        if head is None:
+            what = "was removed, or taken over by another process"
+        elif head.key != self._key:
             what = "was removed"
         else:
             what = (

@@ -110,6 +110,9 @@ def url_of(address: str, name: str) -> str:
     return f"{base}/{name}{mark}{query}"
 
 
+HEAD_ALONE = (1 << 30, 0)  # for `load`: no segment is after it
+
+
 class LostConnectionError(Exception):
     """The server did not answer: it may have executed the statement, or may still do so."""
 

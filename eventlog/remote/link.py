@@ -15,10 +15,17 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
-from eventlog.errors import LostRecordsError, UnreachableError
+from eventlog.errors import LogError, LostRecordsError, UnreachableError
 from eventlog.protocols import WritableLog
 from eventlog.remote.appender import RemoteAppender
-from eventlog.remote.engine import Batch, Engine, Head, LostConnectionError, url_of
+from eventlog.remote.engine import (
+    HEAD_ALONE,
+    Batch,
+    Engine,
+    Head,
+    LostConnectionError,
+    url_of,
+)
 
 DELAY_S = 0.01  # what no caller waits for is sent within this time, with all that comes until then
 IDLE_S = 2.0  # after which a thread without open logs ends
@@ -209,8 +216,8 @@ class Link:
 
     def _head_of(self, one: RemoteAppender) -> Head | None:
         try:
-            found = self.engine.load(one.name, (1 << 31, 0))
-        except Exception:  # for an error message only
+            found = self.engine.load(one.name, HEAD_ALONE)
+        except (LogError, LostConnectionError):  # it is for an error message only
             return None
         return found.head if found else None
 

@@ -17,7 +17,16 @@ from eventlog.errors import UnreachableError
 from eventlog.format.record import encode_payload
 from eventlog.remote.appender import RemoteAppender
 from eventlog.remote.directory import RemoteDirectory
-from eventlog.remote.engine import Engine, Head, Label, Loaded, LostConnectionError, Owner, url_of
+from eventlog.remote.engine import (
+    HEAD_ALONE,
+    Engine,
+    Head,
+    Label,
+    Loaded,
+    LostConnectionError,
+    Owner,
+    url_of,
+)
 from eventlog.remote.link import Link
 from eventlog.remote.log import RemoteLog, RemoteReader, ServerClock, append_in_turn
 from recovery.errors import RecoveryError
@@ -123,7 +132,7 @@ class RemoteStore:
     def size(self, run_id: str) -> int:
         """See ``RunStore.size``."""
         names = (check_run_id(run_id), f"{run_id}/{INBOX}")
-        found = [self.engine.load(name, (1 << 30, 0)) for name in names]
+        found = [self.engine.load(name, HEAD_ALONE) for name in names]
         return sum(one.head.size for one in found if one is not None)
 
     def submit(self, submission: Submission) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 from eventlog import LogError, LogLockedError
+from eventlog.errors import FencedError
 from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent.recoverable import RecoverableAgent
 from recovery.agent.stop_signals import handled
@@ -53,9 +54,10 @@ class WorkerStats:
 
     ``running``: the runs that it executes now. ``ended``: how many executions ended in which way,
     by agent and outcome. Outcomes are "finished", "failed" (an end without a result), "parked", "in
-    doubt", "stopped", "error" (the agent raised). ``quarantined``: the runs that it
-    leaves to a person, each with the reason. ``looked_s``: seconds since it last read the queue.
-    ``due``: the runs that it found there. ``store_errors``: how often the store could not be read.
+    doubt", "stopped", "taken over" (by another process), "error" (the agent raised).
+    ``quarantined``: the runs that it leaves to a person, each with the reason. ``looked_s``:
+    seconds since it last read the queue. ``due``: the runs that it found there. ``store_errors``:
+    how often the store could not be read.
     """
 
     running: tuple[str, ...] = ()
@@ -291,6 +293,9 @@ class Worker:
             self._put_off(run_id, random.uniform(0.05, 0.5))
             _logger.debug("run %s: %s", run_id, exc)
             return
+        except FencedError as exc:  # its lease had ended: this process was stopped, or cut off
+            outcome = "taken over"
+            _logger.warning("run %s: %s", run_id, quoted(str(exc)))
         except StoppedError:
             outcome = "stopped"
             _logger.info("run %s: stopped, and free for other workers", run_id)

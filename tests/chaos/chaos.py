@@ -1,4 +1,4 @@
-"""Kills and stops workers, and decides from logs and effects what became of their runs."""
+"""Starts workers at a store; kills, stops and partitions them, and kills the server."""
 
 from __future__ import annotations
 
@@ -6,226 +6,257 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import time
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from tests.chaos.worker import digest, opened
+from eventlog import LogError
+from recovery.worker.listing_queue import queue_of
+from tests.chaos.agents import opened
+from tests.chaos.judge import Death, Verdict, judge
 from tests.support.paths import ROOT
+from tests.support.tcp_proxy import BACK, OUT, Proxy
 
-SNAPSHOT = "snapshot"
-STOP_S = (3.0, 5.0)  # longer than a lease, and than the time-out of a call
-
-
-@dataclass
-class Verdict:
-    """``bad``: what must not be, a line each. ``restarts_s``: from the death of each worker that
-    had a run in hand to that run's next record."""
-
-    runs: int
-    kills: int = 0
-    stops: int = 0
-    takeovers: int = 0
-    effects: int = 0
-    refused: int = 0
-    bad: list[str] = field(default_factory=list)
-    restarts_s: list[float] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        took = "-"
-        if self.restarts_s:
-            middle, longest = statistics.median(self.restarts_s), max(self.restarts_s)
-            took = f"median {middle:.2f} s, longest {longest:.2f} s of {len(self.restarts_s)}"
-        lines = [
-            f"{self.runs} runs, {self.kills} kills, {self.stops} stops, {self.takeovers} changes "
-            f"of owner, {self.effects} effects, {self.refused} times a live process lost a run",
-            f"from a worker's death to the run's next record: {took}",
-            *(f"BAD: {one}" for one in self.bad),
-        ]
-        return "\n".join(lines)
+DOWN_S = (0.1, 3.0)  # of the server
+PARTITIONS = ((OUT, BACK), (OUT,), (BACK,))
 
 
-class Workers:
-    """The processes, which are started again when they are killed."""
-
-    def __init__(self, where: str, place: Path, size: tuple[int, int, int]) -> None:
-        workers, runs, steps = size
-        self._command = [sys.executable, "-m", "tests.chaos.worker", where, str(place)]
-        self._command += [str(runs), str(steps)]
-        self._place = place
-        self.deaths: list[tuple[float, int]] = []
-        self._stopped: dict[int, float] = {}
-        self.alive = [self._started() for _ in range(workers)]
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        path = os.pathsep.join([*filter(None, sys.path), str(ROOT)])  # behind what is installed
-        return subprocess.Popen(self._command, env=os.environ | {"PYTHONPATH": path})
-
-    def kill(self, one: subprocess.Popen[bytes]) -> None:
-        """SIGKILL, and another one in its place."""
-        one.kill()
-        one.wait()
-        self.deaths.append((time.time(), one.pid))
-        self._stopped.pop(one.pid, None)
-        self.alive[self.alive.index(one)] = self._started()
-
-    def stop(self, one: subprocess.Popen[bytes], seconds: float) -> None:
-        """SIGSTOP for a while; the others are told, as an operator would be."""
-        if one.pid not in self._stopped:
-            one.send_signal(signal.SIGSTOP)
-            (self._place / f"stopped-{one.pid}").touch()
-            self._stopped[one.pid] = time.monotonic() + seconds
-
-    def wake(self, at_once: bool = False) -> None:
-        """SIGCONT for those whose time has come."""
-        for pid, until in list(self._stopped.items()):
-            if at_once or until <= time.monotonic():
-                (self._place / f"stopped-{pid}").unlink()
-                os.kill(pid, signal.SIGCONT)
-                del self._stopped[pid]
-
-    def end(self) -> None:
-        """Kill what is left."""
-        self.wake(at_once=True)
-        for one in self.alive:
-            one.kill()
-            one.wait()
-
-
-def chaos(
-    where: str,
-    place: Path,
-    rng: random.Random,
-    size: tuple[int, int, int],
-    patience_s: float,
-    faults: int = sys.maxsize,
-) -> Verdict:
-    """Let ``size`` = (workers, runs, steps) finish at the store ``where``, and judge.
-
-    ``patience_s``: a run that is not finished then is bad. There are ``faults`` at most, and none
-    in the last third of it.
+@dataclass(frozen=True)
+class Plan:
+    """``seconds``: how long there are faults, ``pause_s`` apart; at most ``faults``. Runs are
+    submitted in the first two thirds of it. Stops and partitions last ``away_s``: longer than a
+    lease, than the time-out of a call, and some than patience. ``end_s``: within which all runs
+    must have finished after the last fault.
     """
-    verdict, workers = Verdict(size[1]), Workers(where, place, size)
-    began = time.monotonic()
-    try:
-        while any(one.poll() is None for one in workers.alive):
-            spent = time.monotonic() - began
-            if spent > patience_s:
-                verdict.bad.append(f"not finished after {patience_s:.0f} s")
-                break
-            time.sleep(rng.uniform(0.2, 0.6))
-            workers.wake(at_once=spent > patience_s * 2 / 3)
-            busy = {pid for _, pid, *_ in _notes(place, "appends")[-60:]}
-            going = [one for one in workers.alive if one.poll() is None and one.pid in busy]
-            is_over = verdict.kills + verdict.stops >= faults or spent > patience_s * 2 / 3
-            if not going or is_over:
-                continue
-            if rng.random() < 0.6:
-                workers.kill(rng.choice(going))
-                verdict.kills += 1
-            else:
-                workers.stop(rng.choice(going), rng.uniform(*STOP_S))
-                verdict.stops += 1
-    finally:
-        workers.end()
-    judge(where, place, size, workers.deaths, verdict)
-    return verdict
+
+    seed: int
+    workers: int = 3
+    runs: int = 200
+    steps: int = 9
+    seconds: float = 300.0
+    pause_s: tuple[float, float] = (0.5, 2.0)
+    away_s: tuple[float, float] = (2.0, 8.0)
+    faults: int = sys.maxsize
+    end_s: float = 180.0
+
+    def all_runs(self) -> dict[str, int]:
+        """The runs, and how many steps each has."""
+        return {f"run-{number}": self.steps for number in range(self.runs)}
 
 
-def _notes(place: Path, name: str) -> list[list[Any]]:
-    file = place / name
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+class Slot:
+    """The place of one worker: its process, its way to the store, and when a fault ends."""
+
+    def __init__(self, number: int, where: str, place: Path, seed: int) -> None:
+        self.number, self._place, self.proxy = number, place, _proxy(where)
+        self._log = (place / f"worker-{number}.log").open("ab")
+        url = _through(where, self.proxy) if self.proxy else where
+        names = {"CHAOS_PLACE": str(place), "CHAOS_STORE": url, "CHAOS_SEED": str(seed)}
+        # Others see the death of every second worker; for the rest they have only its lease.
+        self.is_seen = number % 2 == 0 or "://" not in where
+        if not self.is_seen:
+            names["CHAOS_MACHINE"] = f"machine-{number}"
+        path = os.pathsep.join([*filter(None, sys.path), str(ROOT)])  # behind what is installed
+        self._environment = os.environ | names | {"PYTHONPATH": path}
+        self._ends: list[tuple[float, Callable[[], object]]] = []
+        self.start()
+
+    def start(self) -> None:
+        """The command that users have. Runs that are killed often are no reason for quarantine."""
+        words = ["recovery.cli", "worker", "tests.chaos.agents:agents", "--max-crashes", "100000"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *words],
+            env=self._environment,
+            cwd=self._place,
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    @property
+    def is_faulty(self) -> bool:
+        return bool(self._ends)
+
+    def kill(self) -> Death:
+        """SIGKILL, and another one in its place. A partition stays."""
+        self.process.kill()
+        self.process.wait()
+        death = Death(time.time(), self.process.pid, self.is_seen)
+        self._ends = [one for one in self._ends if one[1] is not self._wake]
+        self.start()
+        return death
+
+    def stop(self, seconds: float) -> None:
+        """SIGSTOP for a while."""
+        self.process.send_signal(signal.SIGSTOP)
+        self._ends.append((time.monotonic() + seconds, self._wake))
+
+    def _wake(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def cut(self, seconds: float, directions: tuple[str, ...], reset: bool) -> None:
+        """Pass no bytes in these directions for a while; then end the connections, or not."""
+        assert self.proxy is not None
+        proxy = self.proxy
+        proxy.cut(*directions)
+        self._ends.append((time.monotonic() + seconds, lambda: proxy.heal(reset)))
+
+    def heal(self, at_once: bool = False) -> None:
+        """End the faults whose time is over."""
+        for one in [one for one in self._ends if at_once or one[0] <= time.monotonic()]:
+            self._ends.remove(one)
+            one[1]()
+
+    def close(self) -> None:
+        """Stop the worker as a user does; kill what is left."""
+        self.heal(at_once=True)
+        self.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(20)
+        self.process.kill()
+        self.process.wait()
+        if self.proxy is not None:
+            self.proxy.close()
+        self._log.close()
 
 
-def judge(
-    where: str,
-    place: Path,
-    size: tuple[int, int, int],
-    deaths: list[tuple[float, int]],
-    verdict: Verdict,
-) -> None:
-    """Decide from logs, effects and notes alone; see Verdict."""
-    _, runs, steps = size
-    appended: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    owners: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for when, pid, run_id, epoch, what in _notes(place, "appends"):
-        appended[run_id][what].add(epoch)
-        if what:
-            owners[run_id].append((when, pid))
-    committed: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for _, _, run_id, epoch, lsn in _notes(place, "commits"):
-        committed[run_id].append((epoch, lsn))
-    verdict.bad += [
-        f"{run}: a person was asked: {text}" for *_, run, text in _notes(place, "persons")
-    ]
-    verdict.refused = len(_notes(place, "lost"))
-    store = opened(where)
-    for run_id in (f"run-{n}" for n in range(runs)):
-        state = store.run(run_id).status().state if run_id in store.backend.run_ids() else "missing"
-        if state != "finished":
-            verdict.bad.append(f"{run_id}: {state}, not finished")
-            continue
-        _judge_log(store, run_id, appended[run_id], committed[run_id], verdict)
-        _judge_effects(place, run_id, steps, verdict)
-        _time_restarts(owners[run_id], deaths, verdict)
+class Chaos:
+    """One run of it. ``server``: a private server that may be killed, or None."""
 
+    def __init__(self, where: str, place: Path, plan: Plan, server: Any = None) -> None:
+        self._place, self._plan, self._server = place, plan, server
+        self._rng = random.Random(plan.seed)
+        self._store = opened(where)
+        self._queue = queue_of(self._store)
+        self._down_until = 0.0
+        self._faults: Counter[str] = Counter()
+        self._deaths: list[Death] = []
+        self._bad: list[str] = []
+        self._read = 0
+        self._recent: list[list[Any]] = []
+        self._runs = plan.all_runs()
+        for number, run_id in enumerate(self._runs):
+            delay_s = plan.seconds * 2 / 3 * number / plan.runs
+            agent = "teller" if number % 2 else "clerk"
+            self._store.submit(agent, plan.steps, run_id, delay_s=delay_s)
+        self._slots = [Slot(n, where, place, plan.seed) for n in range(plan.workers)]
+        self._looked = 0.0
 
-def _judge_log(
-    store: Any,
-    run_id: str,
-    appended: dict[str, set[int]],
-    committed: list[tuple[int, int]],
-    verdict: Verdict,
-) -> None:
-    reader = store.backend.read(run_id)
-    with reader:
-        records = [
-            (one.lsn, None if one.kind == SNAPSHOT else digest(one.kind, one.packed))
-            for one in reader.records()
-        ]
-    writer = 0
-    first_of: dict[int, int] = {}
-    for lsn, what in records:
-        if what is None:  # a checkpoint, which no owner notes
-            continue
-        epochs = [epoch for epoch in appended[what] if epoch >= writer]
-        if not epochs:
-            verdict.bad.append(f"{run_id}: LSN {lsn} is a record of a stale owner, or of nobody")
+    def run(self) -> Verdict:
+        """Let all runs finish, and judge."""
+        began, next_at, plan = time.monotonic(), 0.0, self._plan
+        try:
+            while not self._all_finished():
+                spent = time.monotonic() - began
+                if spent > plan.seconds + plan.end_s:
+                    self._bad.append(f"not finished {plan.end_s:.0f} s after the last fault")
+                    break
+                is_over = spent > plan.seconds or self._faults.total() >= plan.faults
+                self._heal(is_over)
+                if not is_over and spent > next_at:
+                    next_at = spent + self._rng.uniform(*plan.pause_s)
+                    self._fault()
+                time.sleep(0.1)
+        finally:
+            self._heal(True)
+            for slot in self._slots:
+                slot.close()
+        verdict = judge(self._store, self._place, self._runs, self._deaths)
+        verdict.faults = self._faults
+        verdict.bad[:0] = self._bad
+        return verdict
+
+    def _fault(self) -> None:
+        """One fault, at a worker that has runs in hand; or at the server."""
+        kinds = {"SIGKILL": 4, "SIGSTOP": 3}
+        kinds |= {"partition": 4} if self._slots[0].proxy else {}
+        kinds |= {"server killed": 1} if self._server else {}
+        (kind,) = self._rng.choices([*kinds], [*kinds.values()])
+        away_s = self._rng.uniform(*self._plan.away_s)
+        choice, how = self._rng.random(), self._rng.randrange(6)
+        if kind == "server killed":
+            if not self._down_until:
+                self._server.kill()
+                self._down_until = time.monotonic() + DOWN_S[0] + choice * (DOWN_S[1] - DOWN_S[0])
+                self._faults[kind] += 1
             return
-        writer = min(epochs)
-        first_of.setdefault(writer, lsn)
-    verdict.takeovers += len(first_of) - 1
-    if [lsn for lsn, _ in records] != list(range(1, len(records) + 1)):
-        verdict.bad.append(f"{run_id}: LSNs are missing")
-    # What an owner was told is durable is before the first record of the next owner.
-    for epoch, lsn in committed:
-        later = [at for by, at in first_of.items() if by > epoch]
-        if lsn >= min(later, default=len(records) + 1):
-            verdict.bad.append(f"{run_id}: owner {epoch} was told that LSN {lsn} is durable: lost")
+        busy = self._busy()
+        slots = [one for one in self._slots if one.process.pid in busy]
+        slots = [one for one in slots if kind == "SIGKILL" or not one.is_faulty]
+        if not slots:
+            return
+        slot = slots[int(choice * len(slots))]
+        match kind:
+            case "SIGKILL":
+                self._deaths.append(slot.kill())
+            case "SIGSTOP":
+                runs = busy[slot.process.pid]
+                slot.stop(away_s)
+                if "://" not in self._store.backend.address:
+                    self._take_from(runs)
+            case "partition":
+                directions = PARTITIONS[how % 3]
+                slot.cut(away_s, directions, reset=how < 3)
+                kind = f"partition ({', '.join(directions)})"
+        self._faults[kind] += 1
+
+    def _busy(self) -> dict[int, set[str]]:
+        """The processes of the newest appends, each with its runs."""
+        file = self._place / "appends"
+        if file.exists():
+            with file.open("rb") as lines:
+                lines.seek(self._read)
+                new = lines.read()
+            self._read += new.rfind(b"\n") + 1
+            self._recent += [json.loads(line) for line in new[: new.rfind(b"\n") + 1].splitlines()]
+            self._recent = self._recent[-60:]
+        found: dict[int, set[str]] = {}
+        for _, pid, run_id, *_ in self._recent:
+            found.setdefault(pid, set()).add(run_id)
+        return found
+
+    def _take_from(self, runs: set[str]) -> None:
+        """In a directory nothing runs out: an operator takes the runs of a stopped process."""
+        for run_id in sorted(runs):
+            with suppress(LogError):
+                self._store.backend.claim(run_id, takeover=True).close()
+
+    def _heal(self, at_once: bool) -> None:
+        if self._down_until and (at_once or self._down_until <= time.monotonic()):
+            self._down_until = 0.0
+            self._server.start()
+        for slot in self._slots:
+            slot.heal(at_once)
+            if (code := slot.process.poll()) is not None:
+                self._bad.append(f"a worker ended by itself: exit code {code}")
+                slot.start()
+
+    def _all_finished(self) -> bool:
+        if self._down_until or time.monotonic() < self._looked + 1:
+            return False
+        found = self._queue.find(states=("finished",), limit=len(self._runs))
+        self._looked = time.monotonic()
+        return len(found) == len(self._runs)
 
 
-def _judge_effects(place: Path, run_id: str, steps: int, verdict: Verdict) -> None:
-    lines = [json.loads(line) for line in (place / f"bank-{run_id}").read_text().splitlines()]
-    fences = [fence for fence, *_ in lines]
-    if fences != sorted(fences):
-        verdict.bad.append(f"{run_id}: an effect of an old fence after one of a newer")
-    paid = Counter(key for _, key, _ in lines if key)
-    verdict.effects += paid.total()
-    if len(paid) != steps or set(paid.values()) != {1}:
-        verdict.bad.append(f"{run_id}: {len(paid)} of {steps} effects, {paid.total()} times")
+def _proxy(where: str) -> Proxy | None:
+    """A proxy before the server of a URL; None without a host."""
+    parts = urlsplit(where)
+    return Proxy(parts.hostname, parts.port or 5432) if parts.scheme and parts.hostname else None
 
 
-def _time_restarts(
-    owners: list[tuple[float, int]], deaths: list[tuple[float, int]], verdict: Verdict
-) -> None:
-    """How long the run lay still after each death of a worker that had it."""
-    for died, pid in deaths:
-        before = [one for one in owners if one[0] < died]
-        after = [when for when, other in owners if when > died and other != pid]
-        if before and before[-1][1] == pid and after:
-            verdict.restarts_s.append(min(after) - died)
+def _through(where: str, proxy: Proxy) -> str:
+    parts = urlsplit(where)
+    user, at, _ = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user}{at}127.0.0.1:{proxy.port}").geturl()
+
+
+def chaos(where: str, place: Path, plan: Plan, server: Any = None) -> Verdict:
+    """Have workers finish runs in the store ``where``, whatever is done to them, and judge."""
+    return Chaos(where, place, plan, server).run()

@@ -1,4 +1,7 @@
-"""Workers that are killed and stopped finish their runs, each effect once; judges see faults."""
+"""Workers that are killed, stopped and cut off finish their runs, each effect once.
+
+Whoever judges them sees faults.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,37 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from tests.chaos.chaos import Verdict, chaos, judge
+from tests.chaos.agents import opened
+from tests.chaos.chaos import Plan, chaos
+from tests.chaos.judge import judge, notes
+from tests.support.postgres import Server
 
-SIZE, FAULTS_MAX = (3, 6, 4), 5
+
+def plan(rng: random.Random) -> Plan:
+    return Plan(
+        rng.getrandbits(32), runs=6, steps=4, seconds=8, pause_s=(0.3, 1), away_s=(2, 3), faults=5
+    )
+
+
+def paid(bank: Path) -> list[str]:
+    return [line for line in bank.read_text().splitlines() if json.loads(line)[1]]
 
 
 def effect_twice(place: Path) -> None:
     bank = place / "bank-run-0"
-    paid = [line for line in bank.read_text().splitlines() if json.loads(line)[1]]
-    bank.write_text(bank.read_text() + paid[-1] + "\n")
+    bank.write_text(bank.read_text() + paid(bank)[-1] + "\n")
 
 
 def effect_missing(place: Path) -> None:
     bank = place / "bank-run-1"
-    lines = bank.read_text().splitlines()
-    gone = next(line for line in lines if json.loads(line)[1])
-    bank.write_text("\n".join(line for line in lines if line != gone) + "\n")
+    gone = paid(bank)[0]
+    bank.write_text("\n".join(line for line in bank.read_text().splitlines() if line != gone))
 
 
 def old_fence(place: Path) -> None:
     with (place / "bank-run-2").open("a") as file:
-        file.write('[0, "", 1]\n')
+        file.write('[0, "", "pay", 1]\n')
 
 
 def commit_lost(place: Path) -> None:
@@ -38,51 +49,56 @@ def commit_lost(place: Path) -> None:
 
 def stale_record(place: Path) -> None:
     """The middle record of a run was appended only by an owner that had lost it."""
-    notes = [json.loads(line) for line in (place / "appends").read_text().splitlines()]
-    of_run = [one for one in notes if one[2] == "run-4" and one[4]]
+    lines = notes(place, "appends")
+    of_run = [one for one in lines if one[2] == "run-4" and one[4]]
     for one in of_run:
         one[3] += 1
     whats = [one[4] for one in of_run]
     middle = next(one for one in of_run[3:] if whats.count(one[4]) == 1)
     middle[3] = 0
-    (place / "appends").write_text("".join(json.dumps(one) + "\n" for one in notes))
+    (place / "appends").write_text("".join(json.dumps(one) + "\n" for one in lines))
 
 
-def person(place: Path) -> None:
-    with (place / "persons").open("a") as file:
-        file.write('[0, 1, "run-5", "in doubt"]\n')
+def stranger(place: Path) -> None:
+    """A record that nobody says to have appended."""
+    lines = notes(place, "appends")
+    gone = next(one for one in lines if one[2] == "run-5" and one[5] == "run_finished")
+    kept = [one for one in lines if one[4] != gone[4]]
+    (place / "appends").write_text("".join(json.dumps(one) + "\n" for one in kept))
 
 
 FAULTS: dict[Callable[[Path], None], str] = {
-    effect_twice: "run-0: 4 of 4 effects, 5 times",
-    effect_missing: "run-1: 3 of 4 effects, 3 times",
+    effect_twice: "run-0: the effect pay",
+    effect_missing: "run-1: the effect pay",
     old_fence: "run-2: an effect of an old fence",
     commit_lost: "run-3: owner 1 was told that LSN 100000 is durable: lost",
     stale_record: "run-4: LSN",
-    person: "run-5: a person was asked",
+    stranger: "run-5: LSN",
 }
 
 
 def test_each_run_finishes_with_each_effect_once(tmp_path: Path, rng: random.Random) -> None:
-    where = str(tmp_path / "store")
-    found = chaos(where, tmp_path, rng, SIZE, 150, FAULTS_MAX)
+    where, made = str(tmp_path / "store"), plan(rng)
+    found = chaos(where, tmp_path, made)
     assert found.bad == [], str(found)
-    assert found.effects == 24
-    assert found.kills + found.stops > 0
+    assert found.faults.total() > 0 and found.effects >= 6 * 4
     for fault, said in FAULTS.items():  # the judge is judged
         fault(tmp_path)
-        again = Verdict(SIZE[1])
-        judge(where, tmp_path, SIZE, [], again)
+        again = judge(opened(where), tmp_path, made.all_runs(), [])
         assert any(one.startswith(said) for one in again.bad), (said, again.bad)
 
 
 def test_a_run_that_is_not_finished_is_bad(tmp_path: Path) -> None:
-    found = chaos(str(tmp_path / "store"), tmp_path, random.Random(1), (1, 1, 10_000), 3)
+    found = chaos(str(tmp_path / "store"), tmp_path, Plan(1, 1, 1, 10_000, 0, end_s=3))
     assert found.bad[0].startswith("not finished")
-    assert any("not finished" in one for one in found.bad[1:])
+    assert any("run-0" in one and "not finished" in one for one in found.bad[1:])
 
 
-def test_on_postgresql(postgres: Any, tmp_path: Path, rng: random.Random) -> None:
-    found = chaos(postgres.url(), tmp_path, rng, SIZE, 150, FAULTS_MAX)
+def test_on_postgresql(postgres: object, tmp_path: Path, rng: random.Random) -> None:
+    server = Server()  # of its own: it is killed
+    try:
+        found = chaos(server.url(), tmp_path, plan(rng), server)
+    finally:
+        server.remove()
     assert found.bad == [], str(found)
-    assert found.effects == 24
+    assert found.faults.total() > 0

@@ -85,6 +85,20 @@ class Server:
 
     def start(self) -> None:
         """Start it, or start it again; ready when this returns."""
+        until = time.monotonic() + 60
+        while True:
+            # It ends if processes that were killed still have the memory that they share.
+            if self._process is None or self._process.poll() is not None:
+                self._launch()
+            try:
+                psycopg.connect(self.root, connect_timeout=2).close()
+                return
+            except psycopg.OperationalError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+
+    def _launch(self) -> None:
         words = [f"-c{key}={value}" for key, value in self._settings.items()]
         with (self.directory / "data.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -99,23 +113,13 @@ class Server:
                 cwd="/tmp",
                 start_new_session=True,
             )
-        until = time.monotonic() + 60
-        while True:
-            try:
-                psycopg.connect(self.root, connect_timeout=2).close()
-                return
-            except psycopg.OperationalError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.05)
 
     def kill(self) -> None:
         """kill -9 of all its processes, as a crash of the server."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for name in ("postmaster.pid",):
-            (self.directory / "data" / name).unlink(missing_ok=True)
+        (self.directory / "data" / "postmaster.pid").unlink(missing_ok=True)
 
     def stop(self) -> None:
         """An immediate shutdown: sessions are told, and cut."""

@@ -14,7 +14,7 @@ import psycopg
 from eventlog import LogError, LogOwner
 from eventlog.encryption import Encryption
 from eventlog.errors import UnreachableError
-from eventlog.remote.engine import Loaded, LostConnectionError, url_of
+from eventlog.remote.engine import HEAD_ALONE, Loaded, LostConnectionError, url_of
 from eventlog.remote.log import RemoteReader, ServerClock
 from recovery.errors import RecoveryError
 from recovery.stores.postgres.connections import Connections
@@ -26,6 +26,7 @@ from recovery.stores.remote_store import RemoteStore
 from recovery.stores.subject_keys import SubjectKeys
 
 LEASE_S, PATIENCE_S = 30.0, 60.0
+NEXT_AFTER_S = 0.02  # later than the server's clock has to say
 KEYS_S = 1.0  # how soon a process sees that a subject was forgotten
 
 # The inbox of a run that exists, and the run's end. The row of a new inbox is not in this
@@ -45,6 +46,13 @@ select l.name, l.shown,
     l.next_lsn - 1, l.size, extract(epoch from l.changed_at)::float8
 from {s}.runs l
 where l.name > %s
+"""
+# Seconds until a run becomes due by itself, unless its owner renews its lease until then.
+_NEXT = """
+select extract(epoch from least(
+    (select min(lease_until) from {s}.logs where held and lease_until > now()),
+    (select min(due_at) from {s}.logs where due_at > now())
+) - now())::float8
 """
 _DUE = """
     and ((l.due_at <= now() and (l.lease_until is null or l.lease_until <= now()))
@@ -145,10 +153,13 @@ class PostgresStore(RemoteStore):
         return lsn
 
     def wait(self, timeout_s: float) -> bool:
-        """See ``RunQueue.wait``."""
-        changed = self._watch.wait(timeout_s, self._seen)
+        """See ``RunQueue.wait``. Also until the next lease ends, or the next run is due."""
+        ((next_s,),) = self.engine.rows(_NEXT)
+        is_soon = next_s is not None and next_s + NEXT_AFTER_S < timeout_s
+        pause_s = next_s + NEXT_AFTER_S if is_soon else timeout_s
+        changed = self._watch.wait(pause_s, self._seen)
         self._seen = self._watch.changes
-        return changed
+        return changed or is_soon
 
     def __repr__(self) -> str:
         return f"PostgresStore({self.address!r})"
@@ -177,7 +188,7 @@ class PostgresStore(RemoteStore):
         if found == "missing":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if found == "held":
-            loaded = self.engine.load(run_id, (1 << 30, 0))
+            loaded = self.engine.load(run_id, HEAD_ALONE)
             if loaded is not None:
                 raise self._locked(loaded.head)
         if found != "removed":

@@ -128,6 +128,7 @@ class Watch:
         connection.execute(f'listen "{channel}"'.encode())
         connection.execute("select pg_notify(%s, %s)", (channel, f"?{echo}"))
         self.look()  # what came before
+        self._tell()
         heard_at, polled_at, hears = time.monotonic(), time.monotonic(), False
         while not self._is_over():
             turn_s = TURN_S if hears else ECHO_S

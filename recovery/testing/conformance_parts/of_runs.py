@@ -204,6 +204,15 @@ class RunConformance:
             one.submit(Submission("x", 1))
             assert woken.result(60) and time.monotonic() - began < 50
 
+    def test_a_waiting_worker_is_woken_when_a_run_is_due(self, open_store: OpenStore) -> None:
+        one, other = _queues(open_store)
+        one.submit(Submission("x", 1, not_before_ns=one.time_ns() + 2 * 10**9))
+        assert not other.find(due=True)
+        began = time.monotonic()
+        while not other.find(due=True):
+            other.wait(50)
+        assert time.monotonic() - began < 40, "nothing else wakes it"
+
 
 class _Died(Exception):  # noqa: N818 - what a test raises where a process would die
     pass
