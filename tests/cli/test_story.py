@@ -121,7 +121,7 @@ def test_the_fields_of_show_are_those_of_the_documentation(tmp_path: Path) -> No
     found = json.loads(
         call("recovery", "show", "parked", "--store", ".", "--json", cwd=tmp_path).out
     )
-    section = DOC[DOC.index("## show") : DOC.index("## checkpoints")]
+    section = DOC[DOC.index("## show") : DOC.index("## resume")]
     rows = re.findall(r"^\| (`.*?) \|", section, re.M)
     names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert len(names) > 15 and set(names) <= found.keys()

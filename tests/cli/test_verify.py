@@ -218,7 +218,7 @@ def test_a_log_that_is_no_run_is_verified_as_ever(tmp_path: Path) -> None:
 def test_the_page_shows_what_is_printed() -> None:
     page = (HERE.parents[1] / "docs" / "logdump.md").read_text()
     section = page.partition("## verify")[2].partition("\n## ")[0]
-    shown = section.partition("```\n$ ")[2].partition("```")[0]
+    shown = section.partition("```console\n$ ")[2].partition("```")[0]
     assert f"$ {shown}" in (GOLDEN / "logdump-verify.txt").read_text()
     for text in (
         "harmless: torn tail, 50 bytes never acknowledged",

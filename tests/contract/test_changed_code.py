@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,18 +74,11 @@ def test_one_edit_in_ten_stops_at_most_and_no_effect_comes_twice_unannounced() -
         assert wrong == (0, 0, 0, 0), (one.edit.what, one.seen)
 
 
-def test_the_table_of_the_page_is_about_these_edits() -> None:
-    text = PAGE.split(edits.BEGIN)[1].split(edits.END)[0]
-    kinds: dict[str, int] = {}
-    for edit in EDITS:
-        kinds[edit.kind] = kinds.get(edit.kind, 0) + 1
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.split("\n") if line]
-    assert {row[0]: row[1:3] for row in rows[2:-1]} == {
-        kind: [str(count), str(count * edits.POINTS)] for kind, count in kinds.items()
-    }
-    last = rows[-1]
-    assert last[0] == "all" and int(last[4].removesuffix("%")) < 10
-    assert (last[5], *last[7:]) == ("0", "0", "0")
+def test_the_page_tells_of_these_edits() -> None:
+    resumed = len(EDITS) * edits.POINTS
+    assert f"makes {len(EDITS)} small edits" in PAGE and f"Of {resumed} resumptions" in PAGE
+    stopped = re.search(r"resumptions, (\d+) stopped\. No side effect happened twice", PAGE)
+    assert stopped is not None and int(stopped[1]) < resumed / 10
 
 
 # -- what is said of drift

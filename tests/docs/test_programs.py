@@ -26,9 +26,16 @@ PAGES = [
     *("monitoring", "moving", "schedules", "start", "values", "wrong-result"),
 ]
 RUN_ELSEWHERE = {  # by a test of their own, with what the programs need
-    *("agent-framework", "call-journal", "claude-agent", "crashtest", "format", "google-adk"),
-    *("graphs", "hive", "langgraph", "langgraph-tools", "openai-agents", "opentelemetry"),
-    *("other-frameworks", "providers", "pydantic-ai", "removing-runs", "testing-agents"),
+    *("agent-framework", "call-journal", "claude-agent", "crashtest", "debugging", "format"),
+    *("google-adk", "graphs", "hive", "langgraph", "langgraph-tools", "openai-agents"),
+    *(
+        "opentelemetry",
+        "other-frameworks",
+        "providers",
+        "pydantic-ai",
+        "removing-runs",
+        "testing-agents",
+    ),
 }
 BLOCK = re.compile(
     r'```python(?: title="(?P<title>[^"]*)")?\n(?P<code>.*?)```(?:\n\n?```text\n(?P<out>.*?)```)?',

@@ -105,6 +105,6 @@ def test_the_limits_are_those_of_the_page() -> None:
 
 def test_the_example_of_rm_is_what_it_prints() -> None:
     golden = (TESTS / "cli/golden/recovery-rm-dry-run.txt").read_text()
-    page = (DOCS / "recovery-command.md").read_text()
-    shown = page.split("$ recovery rm parent --dry-run\n")[1].split("```")[0]
+    page = (DOCS / "removing-runs.md").read_text()
+    shown = page.split("$ recovery rm parent --dry-run\n")[1].split("$ ")[0]
     assert shown in golden

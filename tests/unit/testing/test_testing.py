@@ -1101,11 +1101,11 @@ def test_random_agents_are_judged_by_what_can_be_known(rng: random.Random) -> No
 
 # -- the page about it
 
-PAGE = "testing-agents.md"
+PAGE, DEBUGGING = "testing-agents.md", "debugging.md"
 
 
 def test_the_tests_of_the_page_pass_and_say_what_it_says() -> None:
-    short, whole, watching, fixture, _ = blocks(PAGE)  # the last one: see below
+    short, whole, watching, fixture = blocks(PAGE)
     names = run_page(PAGE, [short, whole, watching, fixture], {"log_to_slack": hook})
     names["test_the_shop_survives"]()
     names["test_it_logs_once"]()
@@ -1142,7 +1142,7 @@ def test_the_page_replays_a_production_run(
     recorded.append(asyncio.run(agent.run_with_recovery("tea", "run_001")))
     exported = call("logdump", "export", "runs/run_001", cwd=tmp_path).out
     (tmp_path / "run_001.jsonl").write_text(exported)
-    names = run_page(PAGE, blocks(PAGE)[-1:], {"shop": shop, "cheaper_model": lambda what: 4})
+    names = run_page(DEBUGGING, blocks(DEBUGGING), {"shop": shop, "cheaper_model": lambda what: 4})
     names["test_the_run_of_tuesday"](names["replay"])
     names["test_another_model"]()
     assert "4" in capsys.readouterr().out
