@@ -32,7 +32,8 @@ def frame(data: bytes) -> None:
         payload = None if found_at is None else payload_of(buf, found_at, salt)
         if found_at is not None and payload is not None:
             marks = found_at.lsn, found_at.durable, found_at.snapshot
-            whole = encode_frame(salt, found_at.kind, found_at.count, payload, marks)
+            kind = found_at.kind | found_at.flags
+            whole = encode_frame(salt, kind, found_at.count, payload, marks)
             size = FRAME_SIZE + len(payload)
             assert whole[:size] == buf[offset : offset + size]
             assert found_at.end % 8 == 0 and 0 <= found_at.end - found_at.payload_end < 8
