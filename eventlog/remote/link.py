@@ -57,6 +57,7 @@ class Link:
         self._waiting: dict[RemoteAppender, list[tuple[int, bool, Done]]] = {}
         self._behind: set[RemoteAppender] = set()
         self._behind_at = 0.0
+        self._sleeps_until = 0.0  # when the thread looks next by itself
         self._open: dict[RemoteAppender, float] = {}  # and when its lease was renewed
         self._thread: threading.Thread | None = None
 
@@ -106,7 +107,8 @@ class Link:
                 self._behind_at = time.monotonic() + DELAY_S
             self._behind.add(appender)
             self._start()
-            self._wake.notify()
+            if self._sleeps_until > self._behind_at:
+                self._wake.notify()
 
     def _ask(self, appender: RemoteAppender, target: int, everything: bool, done: Done) -> None:
         self._waiting.setdefault(appender, []).append((target, everything, done))
@@ -131,24 +133,33 @@ class Link:
     def _next(self) -> dict[RemoteAppender, bool] | None:
         """The logs to send now, and whether each lease is to be renewed; None to end."""
         with self._wake:
+            # After a statement the thread naps, so that `commit_behind` need not wake it each time:
+            # to wake a thread costs more than the records that it sends.
+            naps = True
             while True:
                 now = time.monotonic()
-                for appender in [one for one in self._open if not one.is_open]:
-                    del self._open[appender]
-                stale = now - self.lease_s / 3
-                due = {one: True for one, renewed in self._open.items() if renewed <= stale}
-                if self._behind and self._behind_at <= now:
-                    due |= {one: due.get(one, False) for one in self._behind}
-                due |= {one: due.get(one, False) for one in self._waiting}
-                if due:
-                    self._behind -= due.keys()
+                if due := self._due(now):
                     return due
                 times = [renewed + self.lease_s / 3 for renewed in self._open.values()]
                 times += [self._behind_at] * bool(self._behind)
-                woken = self._wake.wait(min(times) - now if times else IDLE_S)
-                if not times and not woken and not self._waiting and not self._behind:
+                until = min(times, default=now + IDLE_S)
+                self._sleeps_until = min(until, now + DELAY_S) if naps else until
+                woken = self._wake.wait(self._sleeps_until - now)
+                if not (times or woken or naps or self._waiting or self._behind):
                     self._thread = None
                     return None
+                naps = False
+
+    def _due(self, now: float) -> dict[RemoteAppender, bool]:
+        for appender in [one for one in self._open if not one.is_open]:
+            del self._open[appender]
+        stale = now - self.lease_s / 3
+        due = {one: True for one, renewed in self._open.items() if renewed <= stale}
+        if self._behind and self._behind_at <= now:
+            due |= {one: due.get(one, False) for one in self._behind}
+        due |= {one: due.get(one, False) for one in self._waiting}
+        self._behind -= due.keys()
+        return due
 
     def _send(self, due: dict[RemoteAppender, bool]) -> None:
         asked = {one: len(self._waiting.get(one, ())) for one in due}

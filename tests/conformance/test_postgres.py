@@ -24,6 +24,7 @@ from recovery.errors import RecoveryError
 from recovery.ops.copy_run import copy_run
 from recovery.stores import FileStore, Submission
 from recovery.stores.postgres import PostgresStore
+from recovery.stores.postgres.binary import Prepared
 from recovery.stores.postgres.connections import Connections, split_url
 from tests.support.postgres import Server
 
@@ -107,6 +108,28 @@ def test_statements_are_few(url: str) -> None:
     assert connections.count <= 3
     connections.count = 0
     assert len(store.find(states=["", "running"])) == 1 and connections.count == 1
+
+
+def test_a_pooler_may_change_the_server_process_below_a_connection(url: str) -> None:
+    store = PostgresStore(url)
+    log = store.claim(RUN)
+    connections = store.engine.connections
+
+    def prepared_after(act: Callable[[Any], object], value: int) -> int:
+        act(connections._idle[-1])
+        log.append("value", value)
+        log.commit()
+        with connections._idle[-1].cursor() as cursor:
+            return len(cursor.execute("select from pg_prepared_statements").fetchall())
+
+    assert prepared_after(lambda _: None, 0) == prepared_after(lambda _: None, 1) == 1
+    # One where another client has prepared the statement; then one where nobody has.
+    assert prepared_after(lambda one: setattr(one, "prepared", Prepared()), 2) == 1
+    assert prepared_after(lambda one: one.execute("deallocate all"), 3) == 0
+    assert prepared_after(lambda _: None, 4) == 0, "sent whole from then on"
+    assert [one.body for one in log.records()] == [0, 1, 2, 3, 4]
+    assert log.durable_lsn == 5
+    log.close()
 
 
 def test_a_waiting_run_asks_no_server(url: str) -> None:

@@ -6,22 +6,23 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
 
 from eventlog.errors import LogError, UnreachableError
 from eventlog.remote.engine import LostConnectionError
+from recovery.stores.postgres.binary import Prepared
 from recovery.stores.postgres.schema import CREATE, VERSION
 
 T = TypeVar("T")
 
 _OPTIONS: dict[str, Any] = {
     "autocommit": True,
-    "prepare_threshold": None,  # a pooler may give each statement to another server process
+    "prepare_threshold": None,  # see binary.Prepared
     "connect_timeout": 5,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -60,6 +61,10 @@ class _Connection(psycopg.Connection[Any]):
     """A connection whose statements time out, so that a vanished server is noticed."""
 
     answer_s = ANSWER_S
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.prepared = Prepared()
 
     def wait(self, gen: Generator[Any, Any, T], *more: Any, **options: Any) -> T:
         until = time.monotonic() + self.answer_s
@@ -120,6 +125,18 @@ class Connections:
                 return result
         connection.close()
         return result
+
+    def query(
+        self, statement: bytes, values: Sequence[bytes], types: Sequence[int]
+    ) -> bytes | None:
+        """As ``run``, of a statement with parameters of these types that gives one value: all in
+        binary. The server prepares it where it can."""
+
+        def act(cursor: psycopg.Cursor[Any]) -> bytes | None:
+            connection = cast("_Connection", cursor.connection)
+            return connection.prepared.query(connection, statement, values, types)
+
+        return self.run(act)
 
     def ask(self, act: Callable[[psycopg.Cursor[Any]], T]) -> T:
         """As ``run``, for what may be repeated: waits for a server that does not answer, for as

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from eventlog.remote.engine import Batch, Head, Loaded, Owner, Piece
 from eventlog.remote.log import ServerClock
+from recovery.stores.postgres.binary import (
+    BLOBS,
+    FLOAT,
+    INTEGERS,
+    TEXTS,
+    decode_integers,
+    encode_blobs,
+    encode_float,
+    encode_integers,
+    encode_texts,
+)
 from recovery.stores.postgres.connections import Connections
 
 LOADED_WHOLE = 1 << 20  # bytes: of a larger log, only what a recovery reads is loaded first
@@ -38,14 +50,8 @@ left join lateral (
 ) p on true
 order by h.id, p.number
 """
-_APPEND = (
-    "select {s}.append(%s::float8, %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], "
-    "%s::bigint[], %s::bigint[], %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], "
-    "%s::integer[], "
-    "%s::text[], %s::bigint[], %s::text[], %s::integer[], %s::text[], %s::boolean[], "
-    "%s::text[], %s::bigint[], %s::integer[], "
-    "%s::bigint[], %b::bytea[])"
-)
+_APPEND = "select {s}.append($1, $2, $3, $4, $5)"
+_APPEND_TYPES = (FLOAT, INTEGERS, TEXTS, INTEGERS, BLOBS)
 _CLAIM = f"select {_HEAD} from {{s}}.claim(%s, %s, %s, %s, %s, %s, %s, %s, %s) h"
 _RESOLVE = (
     "select l.id, l.epoch, l.next_lsn, p.data from unnest(%s::bigint[], %s::integer[], "
@@ -138,29 +144,18 @@ class PostgresEngine:
 
     def append(self, batches: Sequence[Batch], lease_s: float) -> set[int]:
         """See Engine."""
-        pieces = [(one.key, piece) for one in batches for piece in one.pieces]
+        # In one order, so that statements of two processes never wait for each other in a circle.
+        ordered = sorted(batches, key=attrgetter("key"))
+        pieces = [piece for one in ordered for piece in one.pieces]
         values = (
-            lease_s,
-            *_columns(batches, "key epoch expected next_lsn oldest_lsn snapshot tail number end"),
-            [sum(len(piece.data) for piece in one.pieces) for one in batches],
-            [one.keep_from for one in batches],
-            [one.label.state if one.label else None for one in batches],
-            [one.label.due_ns if one.label else 0 for one in batches],
-            [one.label.agent if one.label else None for one in batches],
-            [one.label.priority if one.label else 0 for one in batches],
-            [one.label.limit_key if one.label else "" for one in batches],
-            [one.releases for one in batches],
-            [one.wakes for one in batches],
-            [key for key, _ in pieces],
-            [piece.number for _, piece in pieces],
-            [piece.at for _, piece in pieces],
-            [piece.data for _, piece in pieces],
+            encode_float(lease_s),
+            encode_integers([number for one in ordered for number in _numbers(one)]),
+            encode_texts([text for one in ordered for text in _texts(one)]),
+            encode_integers([number for piece in pieces for number in piece[:2]]),
+            encode_blobs([piece.data for piece in pieces]),
         )
-        asked = self.sql(_APPEND)
-        (accepted,) = self.connections.run(
-            lambda cursor: cursor.execute(asked, values).fetchone() or (None,)
-        )
-        return set(accepted or ())
+        answer = self.connections.query(self.sql(_APPEND), values, _APPEND_TYPES)
+        return set(decode_integers(answer))
 
     def resolve(self, batches: Sequence[Batch]) -> dict[int, tuple[int, bool]]:
         """See Engine."""
@@ -193,8 +188,33 @@ def _outcome(
     return (next_lsn if epoch == batch.epoch else 0), is_there
 
 
-def _columns(batches: Iterable[Batch], names: str) -> list[list[Any]]:
-    return [[getattr(one, name) for one in batches] for name in names.split()]
+def _numbers(batch: Batch) -> tuple[int, ...]:
+    """Those of the function `append`, in its order."""
+    label = batch.label
+    return (
+        batch.key,
+        batch.epoch,
+        batch.expected,
+        batch.next_lsn,
+        batch.oldest_lsn,
+        batch.snapshot,
+        batch.tail,
+        batch.number,
+        batch.end,
+        sum(len(piece.data) for piece in batch.pieces),
+        batch.keep_from,
+        batch.releases,
+        len(batch.pieces),
+        label.due_ns if label else 0,
+        label.priority if label else 0,
+    )
+
+
+def _texts(batch: Batch) -> tuple[str | None, ...]:
+    label = batch.label
+    if label is None:
+        return None, None, "", batch.wakes
+    return label.state, label.agent, label.limit_key, batch.wakes
 
 
 assert len(fields(Head)) == _HEAD_COLUMNS - 3

@@ -1,7 +1,6 @@
 """Creates and migrates the tables and functions of the store, in a schema of their own.
 
-Each commit is a call of one function, whose plans the server keeps: so no client needs prepared
-statements, which a connection pooler in transaction mode does not carry over.
+Each commit is a call of one function, whose plans the server keeps.
 """
 
 from __future__ import annotations
@@ -97,66 +96,63 @@ begin
 end $f$;
 """
 
+# Of each batch, p_int has 15 numbers and p_text 4 texts; p_piece has two numbers of each piece. One
+# log after the other: a plan for all of them at once costs more than the few that it serves.
 _APPEND = """
 create function {s}.append(
-    p_lease double precision, p_log bigint[], p_epoch bigint[], p_expected bigint[],
-    p_next bigint[], p_oldest bigint[], p_snapshot bigint[], p_tail integer[], p_number integer[],
-    p_ends bigint[], p_added bigint[], p_keep_from integer[], p_state text[], p_due bigint[],
-    p_agent text[], p_priority integer[], p_key text[], p_releases boolean[],
-    p_wakes text[], p_piece_log bigint[], p_piece_number integer[], p_piece_at bigint[],
-    p_piece_data bytea[]
+    p_lease double precision, p_int bigint[], p_text text[], p_piece bigint[], p_data bytea[]
 ) returns bigint[] language plpgsql as $f$
 declare
     accepted bigint[];
+    is_news boolean := false;
+    i integer := 0;
+    t integer := 0;
+    p integer := 0;
 begin
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
     end if;
-    with changed as (
+    while i < array_length(p_int, 1) loop
         update {s}.logs l set
-            next_lsn = b.next_lsn, oldest_lsn = b.oldest, snapshot = b.snapshot, tail = b.tail,
-            number = b.number, ends = b.ends, first = greatest(l.first, b.keep_from),
-            size = l.size + b.added,
-            lease_until = case when b.releases then null when l.lease_until is null then null
+            next_lsn = p_int[i + 4], oldest_lsn = p_int[i + 5], snapshot = p_int[i + 6],
+            tail = p_int[i + 7], number = p_int[i + 8], ends = p_int[i + 9],
+            size = l.size + p_int[i + 10], first = greatest(l.first, p_int[i + 11]),
+            lease_until = case when p_int[i + 12] = 1 then null when l.lease_until is null then null
                 else now() + p_lease * interval '1 second' end,
-            held = l.held and not b.releases,
-            state = coalesce(b.state, l.state),
-            due_at = case when b.releases and coalesce(b.state, l.state) = 'running' then now()
-                when b.state is null then l.due_at
-                when b.due > 0 then greatest(now(), to_timestamp(b.due / 1e9)) end,
-            agent = coalesce(b.agent, l.agent),
-            priority = case when b.agent is null then l.priority else b.priority end,
-            limit_key = case when b.agent is null then l.limit_key else b.limit_key end,
+            held = l.held and p_int[i + 12] = 0,
+            state = coalesce(p_text[t + 1], l.state),
+            due_at = case when p_int[i + 12] = 1 and coalesce(p_text[t + 1], l.state) = 'running'
+                then now()
+                when p_text[t + 1] is null then l.due_at
+                when p_int[i + 14] > 0 then greatest(now(), to_timestamp(p_int[i + 14] / 1e9)) end,
+            agent = coalesce(p_text[t + 2], l.agent),
+            priority = case when p_text[t + 2] is null then l.priority else p_int[i + 15] end,
+            limit_key = case when p_text[t + 2] is null then l.limit_key else p_text[t + 3] end,
             changed_at = now()
-        from unnest(p_log, p_epoch, p_expected, p_next, p_oldest, p_snapshot, p_tail, p_number,
-            p_ends, p_added, p_keep_from, p_state, p_due, p_agent, p_priority, p_key, p_releases)
-            as b(log, epoch, expected, next_lsn, oldest, snapshot, tail, number, ends, added,
-                keep_from, state, due, agent, priority, limit_key, releases)
-        where l.id = b.log and l.epoch = b.epoch and l.next_lsn = b.expected
-        returning l.id
-    ), added as (
-        insert into {s}.pieces (log, number, at, data)
-        select q.log, q.number, q.at, q.data
-        from unnest(p_piece_log, p_piece_number, p_piece_at, p_piece_data)
-            as q(log, number, at, data)
-        where q.log in (select id from changed)
-    ) select array_agg(id) into accepted from changed;
-    if exists (select from unnest(p_keep_from) as k(n) where n > 0) then
-        delete from {s}.pieces p using unnest(p_log, p_keep_from) as b(log, keep_from)
-        where b.log = any(accepted) and p.log = b.log and p.number < b.keep_from;
-        update {s}.logs l set size = (select coalesce(sum(length(p.data)), 0)
-            from {s}.pieces p where p.log = l.id)
-        from unnest(p_log, p_keep_from) as b(log, keep_from)
-        where b.log = any(accepted) and l.id = b.log and b.keep_from > 0;
-    end if;
-    if exists (select from unnest(p_wakes) as k(w) where w <> '') then
-        update {s}.logs l set due_at = now() from unnest(p_log, p_wakes) as b(log, wakes)
-        where b.log = any(accepted) and l.name = b.wakes
-            and l.state in ('waiting', 'in doubt', 'parked');
-        perform pg_notify('{s}', w)
-        from unnest(p_log, p_wakes) as b(log, w) where b.log = any(accepted) and w <> '';
-    end if;
-    if exists (select from unnest(p_state, p_releases) as k(s, r) where s is not null or r) then
+        where l.id = p_int[i + 1] and l.epoch = p_int[i + 2] and l.next_lsn = p_int[i + 3];
+        if found then
+            accepted := accepted || p_int[i + 1];
+            for q in p + 1 .. p + p_int[i + 13] loop
+                insert into {s}.pieces (log, number, at, data)
+                values (p_int[i + 1], p_piece[2 * q - 1], p_piece[2 * q], p_data[q]);
+            end loop;
+            if p_int[i + 11] > 0 then
+                delete from {s}.pieces where log = p_int[i + 1] and number < p_int[i + 11];
+                update {s}.logs l set size = (select coalesce(sum(length(data)), 0)
+                    from {s}.pieces where log = l.id) where l.id = p_int[i + 1];
+            end if;
+            if p_text[t + 4] <> '' then
+                update {s}.logs set due_at = now()
+                where name = p_text[t + 4] and state in ('waiting', 'in doubt', 'parked');
+                perform pg_notify('{s}', p_text[t + 4]);
+            end if;
+        end if;
+        is_news := is_news or p_text[t + 1] is not null or p_int[i + 12] = 1;
+        p := p + p_int[i + 13];
+        i := i + 15;
+        t := t + 4;
+    end loop;
+    if is_news then
         perform pg_notify('{s}', '');
     end if;
     return accepted;
