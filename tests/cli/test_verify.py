@@ -220,9 +220,3 @@ def test_the_page_shows_what_is_printed() -> None:
     section = page.partition("## verify")[2].partition("\n## ")[0]
     shown = section.partition("```console\n$ ")[2].partition("```")[0]
     assert f"$ {shown}" in (GOLDEN / "logdump-verify.txt").read_text()
-    for text in (
-        "harmless: torn tail, 50 bytes never acknowledged",
-        "harmless: no record is lost",
-        "recovery begins with the checkpoint of step 2 (LSN 26) instead",
-    ):
-        assert text in section and text in (GOLDEN / "logdump-verify-json.txt").read_text()

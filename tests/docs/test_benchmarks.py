@@ -42,17 +42,6 @@ def median(name: str, case: str, subject: str) -> float:
     )
 
 
-def test_what_is_said_of_the_cost_of_graphs() -> None:
-    figures = json.loads((FIGURES / "graphs.json").read_text())["results"]
-    ours = {one["case"]: one for one in figures if one["subject"] == "agent-eventlog"}
-    of_1, of_10 = (100 * (ours[f"1,000 nodes of {ms} ms"]["ratio"] - 1) for ms in (1, 10))
-    few, many = (ours[f"{nodes} nodes of 0 ms"]["size"] for nodes in ("10", "1,000"))
-    said = " ".join((ROOT / "docs" / "graphs.md").read_text().split())
-    assert f"{of_10:.0f} % more time where nodes take 10 ms, {of_1:.0f} % where they take 1" in said
-    # The entry, and once more in the result.
-    assert 900 < few - 2 * 1024 < 1100 and many < 1.02 * few and "about 950 bytes beside" in said
-
-
 def test_what_the_readme_says_of_speed() -> None:
     ours = "agent-eventlog"
     short, long = (median("resume", f"{steps:,} steps", ours) for steps in (1_000, 1_000_000))

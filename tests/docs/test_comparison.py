@@ -24,7 +24,7 @@ def cited(text: str) -> set[str]:
 
 
 def test_every_row_of_ours_names_a_test_that_exists() -> None:
-    assert len(rows) > 12
+    assert len(rows) >= 8
     for row in rows:
         assert len(row) == 8, row
         files = re.findall(r"`(tests/[\w/]+\.py)`", row[1])

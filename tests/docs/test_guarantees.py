@@ -1,4 +1,4 @@
-"""docs/guarantees.md, security.md and ownership/README.md name tests; each is there, and each guarantee has some."""
+"""docs/guarantees.md, security.md and tests/ownership/README.md name tests, and each is there."""
 
 from __future__ import annotations
 

@@ -99,7 +99,6 @@ def test_a_report_that_is_begun_twice_is_sent_once(tmp_path: Path) -> None:
 
 
 def test_the_check_names_runs_that_need_a_person(tmp_path: Path) -> None:
-    files_of("monitoring.md", tmp_path)
     (tmp_path / "agent.py").write_text(
         "import os, sys\nfrom recovery import RecoverableAgent, tool\n\n\n"
         "@tool\ndef pay():\n    os._exit(9)\n\n\n"
@@ -108,22 +107,15 @@ def test_the_check_names_runs_that_need_a_person(tmp_path: Path) -> None:
     )
     run(tmp_path, "agent.py")
     check = functools.partial(
-        subprocess.run,
-        [sys.executable, "check.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+        call, "recovery", "status", "--check", "--store", "runs", cwd=tmp_path
     )
-    quiet = check()
-    assert (quiet.returncode, quiet.stdout) == (0, 'agent_runs{state="finished"} 1\n')
+    assert check().code == 0
     for _ in range(2):  # the process dies in the call; the next one parks the run
         subprocess.run(
             [sys.executable, "agent.py", "order-1"], cwd=tmp_path, capture_output=True, check=False
         )
     loud = check()
-    assert loud.returncode == 1 and 'state="finished"' in loud.stdout
-    assert "order-1: in doubt" in loud.stderr
+    assert loud.code == 1 and "order-1" in loud.out and "in doubt" in loud.out
 
 
 def rows_of_errors() -> dict[str, list[str]]:

@@ -23,7 +23,7 @@ from tests.support.paths import ROOT
 DOCS = ROOT / "docs"
 PAGES = [
     *("checkpoints", "code-and-record", "deploy", "workers", "encryption", "erase-a-person"),
-    *("monitoring", "moving", "schedules", "start", "values", "wrong-result"),
+    *("moving", "schedules", "start", "values", "wrong-result"),
 ]
 RUN_ELSEWHERE = {  # by a test of their own, with what the programs need
     *("agent-framework", "call-journal", "claude-agent", "crashtest", "debugging", "format"),

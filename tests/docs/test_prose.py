@@ -13,6 +13,7 @@ from tests.docs.test_parameters import FOR_USERS
 from tests.support.paths import ROOT
 
 WORDS_MAX, LINE_MAX = 25, 100
+WORDS_OF_ALL_MAX = 40_000  # README and docs, counted as `wc -w` does
 # Words of a private language: they name no actor, or the field has another word for the thing.
 PRIVATE = (
     r"nobody|somebody|whoever|anew|of which|what of it|in clear|under way|in front of|behind|"
@@ -45,6 +46,14 @@ def findings(text: str) -> list[str]:
 def test_a_page_has_short_sentences_and_the_words_of_the_field(page: Path) -> None:
     found = findings(page.read_text(encoding="utf-8"))
     assert len(found) <= LEFT.get(page.relative_to(ROOT).as_posix(), 0), "\n".join(found)
+
+
+def test_readers_are_given_at_most_so_many_words() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    made = "benchmarks.md"  # from figures
+    words = {page: len(page.read_text("utf-8").split()) for page in pages if page.name != made}
+    assert len(words) > 60
+    assert sum(words.values()) <= WORDS_OF_ALL_MAX, "say each thing once, and link"
 
 
 def test_docstrings_that_users_see_have_short_sentences() -> None:

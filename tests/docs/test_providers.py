@@ -18,7 +18,7 @@ from tests.support.providers import Provider, message
 
 PAGE = "providers.md"
 BLOCKS = blocks(PAGE)
-SAID = ["It is warm in Oslo.", "hello", "", "[{'result': 'found invoices'}, False]"]
+SAID = ["It is warm in Oslo.", "hello", "[{'result': 'found invoices'}, False]"]
 
 
 def post_office() -> MCPServer:
@@ -39,7 +39,6 @@ def post_office() -> MCPServer:
 FAKES = {
     "anthropic.AsyncAnthropic()": "PROVIDER.async_anthropic_client()",
     "openai.OpenAI()": "PROVIDER.openai_client()",
-    "openai.AsyncOpenAI()": "PROVIDER.async_openai_client()",
     'Client("http://localhost:8000/mcp")': "Client(SERVER)",
 }
 

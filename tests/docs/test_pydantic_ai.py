@@ -58,10 +58,6 @@ def test_the_page_runs(
     assert asyncio.run(said(names["live"], "live")) == "success (no tool calls)"
     assert "final_result" in capsys.readouterr().out
 
-    names["agent"] = names["live"]  # which asks for no approval
-    talk = asyncio.run(names["talk"].run_with_recovery(["One?", "Two?"], "talk"))
-    assert talk["result"] == "success (no tool calls)"
-
 
 async def waits(names: dict[str, Any], run_id: str) -> Any:
     agent = names["RecoverableAgent"](names["two_prompts"], "runs", park_after_s=0)

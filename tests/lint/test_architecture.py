@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 import pytest
@@ -13,21 +12,11 @@ from tests.support.paths import ROOT
 PAGE = (ROOT / "docs/architecture.md").read_text()
 
 
-def told(package: str, name: str) -> str:
-    """The row of a room: its name, and the first sentences of its docstring."""
-    path = ROOT / package / name
-    shown = f"{name}/" if path.is_dir() else f"{name}.py"
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    doc = ast.get_docstring(ast.parse(file.read_text())) or ""
-    first = " ".join(doc.split("\n\n")[0].split("\n"))
-    return f"| `{shown}` | {first} |"
-
-
 @pytest.mark.parametrize("package", ROOMS)
-def test_every_room_has_its_line_in_order(package: str) -> None:
+def test_every_room_is_on_the_page_in_order(package: str) -> None:
     section = PAGE.split(f"## The rooms of {package}\n")[1].split("\n## ")[0]
-    rows = [line for line in section.split("\n") if line.startswith("| `")]
-    assert rows == [told(package, name) for name in ROOMS[package] if name]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    assert re.findall(r"`(\w+)`", " ".join(rows)) == [name for name in ROOMS[package] if name]
 
 
 def test_the_files_to_read_first_are_there_and_as_long_as_is_said() -> None:
