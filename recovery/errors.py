@@ -415,17 +415,26 @@ class RunFailedError(RecoveryError):
     ``type_name``, ``message`` and ``traceback`` are those of the recorded cause; ``call`` is the
     LSN of the recorded tool failure that caused it, 0 if it was none. ``agent.retry(run_id)`` makes
     that call again and resumes the run; ``RunHandle.resolve`` gives it another outcome.
+    ``options``: of the command for that.
     """
 
-    def __init__(self, run_id: str, cause: tuple[str, str, str], call: int) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        cause: tuple[str, str, str],
+        call: int,
+        options: str = "--agent MODULE:NAME",
+    ) -> None:
         self.run_id, self.call = run_id, call
         self.type_name, self.message, self.traceback = cause
         hint = ""
         if call:
+            what, first = "failed", "Mend the tool, then make this call again:"
+            if self.type_name.rpartition(".")[2] == ApprovalDeniedError.__name__:
+                what, first = "was not approved", "To ask for the approval again:"
             hint = (
-                f"\nCall {call} failed, and the agent did not catch that. Nothing is lost: "
-                "mend the tool, and resume with this call:\n"
-                f"  recovery retry {run_id} --agent MODULE:NAME\n"
+                f"\nCall {call} {what}, and the agent did not catch that. Nothing is lost. {first}"
+                f"\n  recovery retry {run_id} {options}\n"
                 f"or, in Python, agent.retry({run_id!r}). Every call that returned is served from "
                 "the log."
             )

@@ -9,6 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from eventlog import RefusedValueError, WritableLog
+from recovery.agent.ending import retry_options
 from recovery.calls.cancelled_calls import check_open
 from recovery.control.cancel import cancel_children
 from recovery.engine.execution import Execution
@@ -61,7 +62,16 @@ def note_error(
     what = failure(0, exc, run.scrubber, _users_part(exc.__traceback__))
     call = exc.lsn if isinstance(exc, UnrecordedResultError) else 0
     place = place_of(exc.__traceback__)
-    event = AgentRaised(what.type, what.message, what.traceback, run.step, place, goes_on, call)
+    event = AgentRaised(
+        what.type,
+        what.message,
+        what.traceback,
+        run.step,
+        place,
+        goes_on,
+        call,
+        of_code=None if can_get_better(exc) else True,
+    )
     try:
         record(log, history, event)
         log.commit_behind()
@@ -162,7 +172,9 @@ def end_if_permanent(log: WritableLog, history: History, run: Execution, exc: Ex
     log.commit()
     if not call:
         cancel_children(run.store, log, run.run_id, "")
-    raise RunFailedError(run.run_id, (what.type, what.message, what.traceback), call) from exc
+    cause = what.type, what.message, what.traceback
+    options = retry_options(history.started, run.store.backend)
+    raise RunFailedError(run.run_id, cause, call, options) from exc
 
 
 def _failed_call(exc: BaseException | None, failed: dict[int, int]) -> int:

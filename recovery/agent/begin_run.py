@@ -58,6 +58,7 @@ def begin(
             queued=session.submission.queued if session.submission is not None else None,
             fence=session.fence,
             subject=subject,
+            agent_object=session.agent_object,
         )
         history.prologue.append(record(log, history, history.started))
         if is_guarded:

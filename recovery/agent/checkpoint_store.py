@@ -10,7 +10,8 @@ from recovery.option_checks import check_one_of
 
 if TYPE_CHECKING:
     from recovery.agent.run_handle import RunHandle
-    from recovery.inspect.status import RunStatus, State
+    from recovery.inspect.states import State
+    from recovery.inspect.status import RunStatus
     from recovery.ops.forget import ForgottenSubject
     from recovery.ops.remove import RemovedRun
 
@@ -94,7 +95,7 @@ class CheckpointStore(CheckpointStoreBase):
         listings read only runs whose files have changed since. Damage that leaves size and times
         of a file as they were is found by ``RunHandle.status``, and not here.
         """
-        from recovery.inspect.status import STATES  # noqa: PLC0415 - only where it is used
+        from recovery.inspect.states import STATES  # noqa: PLC0415 - only where it is used
 
         wanted = (state,) if isinstance(state, str) else state
         for one in () if wanted is None else wanted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from recovery.agent_code.agent_name import agent_option
 from recovery.engine.resuming import RECORDED
 from recovery.errors import (
     RecoveryError,
@@ -13,14 +14,18 @@ from recovery.errors import (
     TaskMismatchError,
 )
 from recovery.history.load import History
-from recovery.journal.events import RunCancelled, RunFailed, RunFinished, RunUndone
+from recovery.journal.events import RunCancelled, RunFailed, RunFinished, RunStarted, RunUndone
+from recovery.stores.protocol import RunStore
+from recovery.text import store_option
 from recovery.values.pack import pack
 from recovery.values.sealed import Sealed
 
 
-def ending_of(history: History, task: Any = RECORDED) -> RunFinished | None:
+def ending_of(
+    history: History, task: Any = RECORDED, store: RunStore | None = None
+) -> RunFinished | None:
     """The recorded end of a run; None if it has not ended. Raises for another task, and for a run
-    that failed, was cancelled or was undone."""
+    that failed, was cancelled or was undone. ``store``: for the command in the error."""
     run_id, started, ended = history.run_id, history.started, history.ended
     if started is not None and started.run_id != run_id:
         raise RecoveryError(
@@ -32,10 +37,17 @@ def ending_of(history: History, task: Any = RECORDED) -> RunFinished | None:
     if isinstance(ended, RunCancelled):
         raise RunCancelledError(run_id, ended.who, ended.why, ended.calls)
     if isinstance(ended, RunFailed):
-        raise RunFailedError(run_id, (ended.type, ended.message, ended.traceback), ended.call)
+        cause = ended.type, ended.message, ended.traceback
+        raise RunFailedError(run_id, cause, ended.call, retry_options(started, store))
     if isinstance(ended, RunUndone):
         raise RunUndoneError(run_id, ended.who, ended.why)
     return ended
+
+
+def retry_options(started: RunStarted | None, store: RunStore | None) -> str:
+    """The options of ``recovery retry`` for a run."""
+    named = (started.agent_object, started.agent) if started is not None else ()
+    return f"--agent {agent_option(*named)}{store_option(store)}"
 
 
 def _is_same(recorded: Any, given: Any) -> bool:

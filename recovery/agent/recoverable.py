@@ -22,6 +22,7 @@ from recovery.agent.executions import AsyncExecution, SyncExecution
 from recovery.agent.run import Run, SyncRun
 from recovery.agent.shared_commits import off_loop
 from recovery.agent.stop_signals import RunSessions
+from recovery.agent_code.agent_name import module_at_work, object_name
 from recovery.calls.child_runs import after_child_resolution
 from recovery.calls.in_doubt import resolve_covered
 from recovery.control.cancel import cancel_children
@@ -160,6 +161,7 @@ class RecoverableAgent(Generic[Result]):
         self.settings = Settings(checkpoint_every_n, **options)
         self._check_retention()
         self.recovery_count = 0
+        self._made_in = module_at_work()
         self._lives = RunSessions()
 
     @property
@@ -376,7 +378,10 @@ class RecoverableAgent(Generic[Result]):
     def _ending(self, session: RunSession, history: History, task: Any) -> RunFinished | None:
         """The recorded end of the run. Of one that has not ended: find out to whom it belongs, and
         check that what it has recorded can be read."""
-        ended, serves = ending_of(history, task), self.settings.on_forgotten == "serve"
+        ended, serves = (
+            ending_of(history, task, self.store.backend),
+            self.settings.on_forgotten == "serve",
+        )
         if ended is not None:
             check_readable(ended.result, session.run_id, "its result", serves)
             return ended
@@ -385,6 +390,8 @@ class RecoverableAgent(Generic[Result]):
         if history.started is None:
             own = self.settings.subject_of(task)
             session.subject = history.subjects.ids_of(own) if own else session.subject
+            if session.parent is None:
+                session.agent_object = object_name(self, self.agent_fn, self._made_in)
         check_restored(session.run_id, history.started, history.restored, serves)
         return None
 

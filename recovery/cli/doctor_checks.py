@@ -24,8 +24,10 @@ from eventlog.files.posix import OSFiles
 from eventlog.format import frame
 from recovery import CheckpointStore
 from recovery.cli.doctor_disk import Check, Level, disk
-from recovery.inspect.status import State, runs
+from recovery.inspect.states import State
+from recovery.inspect.status import runs
 from recovery.stores.file import FileStore
+from recovery.stores.protocol import DescribesServer, RunQueue, RunStore
 from recovery.text import count, size
 
 DESCRIPTORS = 6  # of an open run: directory, LOCK, MARK, segment, and two of its inbox
@@ -107,31 +109,33 @@ def directory(store: FileStore) -> Iterator[Check]:
         yield Check("store", "ok", f"{place}, mode {mode:04o}")
 
 
-def space(store: FileStore, told: Callable[[int], str]) -> Iterator[Check]:
-    """Free bytes and inodes; ``told`` formats a number of bytes."""
+def space(
+    store: FileStore, told: Callable[[int], str], on_store: Callable[[str], str]
+) -> Iterator[Check]:
+    """Free bytes and inodes; ``told`` formats a number of bytes, ``on_store`` a command."""
     found = os.statvfs(place_of(store))
     free, inodes = found.f_bavail * found.f_frsize, found.f_favail
     limited = found.f_files > 0  # btrfs and others make inodes as needed
+    gc = on_store("gc --older-than 30d --dry-run")
     text = f"{told(free)} free" + (f", {inodes:,} inodes" if limited else "")
     if free < SPACE_MIN or (limited and inodes < INODES_MIN):
         yield Check(
             "space",
             "problem",
             text,
-            "Runs will soon stop with an error: free some space "
-            "(recovery gc --older-than 30d --dry-run).",
+            f"Runs will soon stop with an error: free some space ({gc}).",
         )
     elif free < SPACE_LOW or (limited and inodes < INODES_LOW):
-        yield Check("space", "warning", text, "Free some (recovery gc --older-than 30d --dry-run).")
+        yield Check("space", "warning", text, f"Free some ({gc}).")
     else:
         yield Check("space", "ok", text)
 
 
-def low_space(store: CheckpointStore) -> str:
+def low_space(store: CheckpointStore, on_store: Callable[[str], str]) -> str:
     """A line if so little space is left that runs stop with an error; else ""."""
     if not isinstance(store.backend, FileStore):
         return ""
-    found = next(space(store.backend, size))
+    found = next(space(store.backend, size, on_store))
     return f"DISK: {found.text}. {found.todo}" if found.level == "problem" else ""
 
 
@@ -200,34 +204,33 @@ def look(store: FileStore) -> Seen:
     for one in runs(store):
         seen.states[one.state] += 1
         seen.newest = max(seen.newest, one.last)
-        seen.need_a_person += bool(one.needs_person)
-        seen.due += one.due
+        needs_person = bool(one.needs_person)
+        seen.need_a_person += needs_person
+        seen.due += one.due and not needs_person
         with suppress(OSError), closing(files.open_directory(f"{store.root}/{one.run_id}")) as run:
             if run.writable_by():
                 seen.open_to_others.append(one.run_id)
     return seen
 
 
-_TROUBLE: dict[State, tuple[Level, str]] = {
-    "damaged": ("problem", "recovery runs --state damaged; then logdump verify PATH"),
-    "unreadable": ("warning", "recovery runs --state unreadable; then recovery show RUN: why"),
-}
+_TROUBLE: dict[State, Level] = {"damaged": "problem", "unreadable": "warning"}
 
 
-def of_runs(store: FileStore, seen: Seen) -> Iterator[Check]:
+def of_runs(store: FileStore, seen: Seen, on_store: Callable[[str], str]) -> Iterator[Check]:
     """The runs that need attention, and remains of removals and repairs."""
     total = seen.states.total()
     counts = ", ".join(f"{n:,} {state}" for state, n in sorted(seen.states.items()))
     yield Check("runs", "ok", f"{total:,}: {counts}" if total else "none")
-    for state, (level, todo) in _TROUBLE.items():
+    for state, level in _TROUBLE.items():
         if seen.states[state]:
-            yield Check("runs", level, f"{seen.states[state]:,} {state}", todo)
+            yield Check("runs", level, f"{seen.states[state]:,} {state}", on_store("status"))
     if seen.need_a_person:
         text = f"{count(seen.need_a_person, 'run')} to be decided about"
-        yield Check("runs", "warning", text, "recovery status")
+        yield Check("runs", "warning", text, on_store("status"))
     if seen.due:
         text = f"{count(seen.due, 'run')} that can be resumed"
-        yield Check("runs", "warning", text, "recovery resume --due --agent MODULE:NAME")
+        todo = on_store("resume --due --agent MODULE:NAME")
+        yield Check("runs", "warning", text, todo)
     if seen.open_to_others:
         yield Check(
             "runs",
@@ -244,7 +247,7 @@ def of_runs(store: FileStore, seen: Seen) -> Iterator[Check]:
             f"{len(left):,} interrupted (of {left[0]}, ...)"
             if len(left) > 1
             else f"1 interrupted, of run {left[0]}",
-            "recovery gc finishes them.",
+            f"{on_store('gc')} finishes them.",
         )
     backups = store.backups()
     if backups:
@@ -256,8 +259,11 @@ def of_runs(store: FileStore, seen: Seen) -> Iterator[Check]:
         )
 
 
-def examine(store: FileStore, told: Callable[[int], str]) -> Iterator[Check]:
-    """All checks, one after the other; ``told`` formats a number of bytes."""
+def examine(
+    store: FileStore, told: Callable[[int], str], on_store: Callable[[str], str]
+) -> Iterator[Check]:
+    """All checks, one after the other. ``told`` formats a number of bytes, and ``on_store`` a
+    command of ``recovery`` about the store."""
     yield from versions()
     usable = True
     for found in directory(store):
@@ -265,7 +271,7 @@ def examine(store: FileStore, told: Callable[[int], str]) -> Iterator[Check]:
         yield found
     if not usable:
         return
-    yield from space(store, told)
+    yield from space(store, told, on_store)
     try:
         yield from disk(str(place_of(store)))
     except (LogError, OSError) as exc:
@@ -276,6 +282,27 @@ def examine(store: FileStore, told: Callable[[int], str]) -> Iterator[Check]:
             "Remove the cause (space, quota, rights, the disk), or name another store.",
         )
     seen = look(store)
-    yield from of_runs(store, seen)
+    yield from of_runs(store, seen, on_store)
     yield from limits(seen.unended)
     yield from clock(seen.newest)
+
+
+def examine_server(store: RunStore, on_store: Callable[[str], str]) -> Iterator[Check]:
+    """All checks, one after the other; ``on_store`` formats a command of ``recovery``.
+
+    Raises UnreachableError, or LogError for a server that is refused.
+    """
+    yield from versions()
+    if isinstance(store, DescribesServer):
+        for name, text, todo in store.describe():
+            yield Check(name, "warning" if todo else "ok", text, todo)
+    if isinstance(store, RunQueue):
+        states: Counter[str] = Counter()
+        after = ""
+        while page := store.find(after=after):
+            states.update(one.state or "saved" for one in page)
+            after = page[-1].run_id
+        told = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
+        text = f"{count(states.total(), 'run')}{told and ': '}{told}"
+        todo = on_store("status") if states["in doubt"] else ""
+        yield Check("runs", "warning" if todo else "ok", text, todo)

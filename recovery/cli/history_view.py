@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from eventlog import ReadableLog
+from eventlog import Damage, ReadableLog
 from recovery import CheckpointStore, RecoveryError
 from recovery.cli.event_lines import line
 from recovery.cli.status_view import Row, labels
@@ -43,6 +43,7 @@ class Story:
     resumed: tuple[int, float, RunResumed] | None = None
     said: Any = None
     children: list[ChildRun] = field(default_factory=list)
+    harmless: list[Damage] = field(default_factory=list)  # that the status does not have
     skipped: int = 0  # records that were not searched for children
 
 
@@ -54,6 +55,7 @@ def read_story(store: CheckpointStore, one: RunStatus) -> Story:
     with reader_of(store, one.run_id) as reader:
         story.skipped = max(0, one.last_lsn - FAMILY_MAX)
         story.children = children_of(_family(reader, story, story.skipped))
+        story.harmless = [each for each in story.harmless if each.last_lsn < one.checkpoint]
     recent: deque[RunEvent] = deque(maxlen=RECENT)
     after = max(0, one.last_lsn - LOOKED_AT)
     for event in events(store, one.run_id, after=after, until="now"):
@@ -77,7 +79,7 @@ def _family(
 ) -> Iterator[tuple[int, Event | None]]:
     """The children; notes the last resumption on the way."""
     calls: set[int] = set()
-    for record in reader.records(after + 1, on_damage=lambda damage: None):
+    for record in reader.records(after + 1, on_damage=story.harmless.append):
         if record.kind == RunResumed.kind:
             with suppress(ValueError):
                 resumed = decode_shallow(record)
@@ -117,6 +119,9 @@ def rows(one: RunStatus, story: Story, now: float, redaction: Redaction) -> Iter
         if event.kind == "agent_raised":  # the rows of the error have the rest
             told = f"the agent raised {event.error.partition(':')[0]}"
         yield label, f"{when(event.timestamp)[11:]}  LSN {event.lsn}: {told}", ""
+    for label, damage in zip(labels("damage"), story.harmless[:SHOWN_MAX], strict=False):
+        needless = f"a recovery begins at step {one.checkpoint_step}, and needs nothing of it"
+        yield label, f"{damage}. Harmless: {needless}; a fork to before may", "yellow"
     if one.parent is not None:
         yield "parent", f"{one.parent.run_id}, which started it (LSN {one.parent.lsn})", ""
     if (link := one.forked_from) is not None:
@@ -140,6 +145,7 @@ def as_json_object(story: Story, redaction: Redaction) -> dict[str, Any]:
     return {
         "said": redaction.shown(story.said, "content"),
         "resumed": resumed,
+        "harmless_damage": [str(one) for one in story.harmless],
         "recent": [
             {"lsn": one.lsn, "time": one.timestamp, "kind": one.kind, "text": line(one, redaction)}
             for one in story.recent

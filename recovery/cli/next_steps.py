@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from shlex import quote
 
+from recovery.agent_code.agent_name import UNKNOWN, agent_option
 from recovery.reports import OpenCall, PendingMessage, RunStatus
 
 CALLS_MAX = 5  # whose commands are shown
@@ -15,15 +15,6 @@ _KIND = {"retry": "resolve"}  # commands whose messages have another kind
 
 # What a program opens again, by the kind of the run.
 _OPENED_BY = {"conversation": "RecordedLoop", "journal": "CallJournal"}
-
-UNKNOWN_AGENT = "MODULE:NAME"
-_IMPORTABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
-
-
-def agent_of(named: str | None) -> str:
-    """The agent for a command, as the record of a run has it. It is text: a person decides whether
-    to type the command."""
-    return named if named and _IMPORTABLE.fullmatch(named) else UNKNOWN_AGENT
 
 
 class Commands:
@@ -36,7 +27,7 @@ class Commands:
         self, run: str, store: str | None, path: str = "", key_file: str | None = None
     ) -> None:
         self.run, self._path = run, path
-        self.agent = UNKNOWN_AGENT
+        self.agent = UNKNOWN
         self.signed: Sequence[str] = ()  # as in RunStatus
         self._key = f" --key-file {quote(key_file)}" if key_file is not None else ""
         self._store = f" --store {quote(store)}" if store is not None else ""
@@ -59,13 +50,23 @@ class Commands:
             how[1] += "   # only if that is another call's"
         return read + how
 
+    def show(self, one: RunStatus) -> str:
+        """The command that shows it."""
+        if one.needs_key:
+            return f"recovery show {quote(one.run_id)} --key-file FILE{self._store}"
+        return self.of("show", run=one.run_id)
+
     def resume(self, run: str = "") -> str:
         """The command that resumes it."""
         return self.of("resume", f"--agent {self.agent}", run)
 
+    def on_store(self, words: str) -> str:
+        """A command of ``recovery`` about the whole store."""
+        return f"recovery {words}{self._where}"
+
     def resume_due(self) -> str:
         """The command that resumes all runs that can continue."""
-        return f"recovery resume --due --agent {self.agent}{self._where}"
+        return self.on_store(f"resume --due --agent {self.agent}")
 
     def logdump(self, verb: str) -> str:
         """A command of ``logdump``."""
@@ -84,8 +85,8 @@ class Commands:
         """The next commands, the most important one first."""
         todo: list[str] = []
         self.signed = one.signed
-        if self.agent == UNKNOWN_AGENT and one.parent is None:
-            self.agent = agent_of(one.agent)
+        if self.agent == UNKNOWN and one.parent is None:
+            self.agent = agent_option(one.agent_object, one.agent)
         sent = [message for message in one.unread if message.wanted]
         match one.state:
             case "submitted" | "finished" | "cancelled" | "undone" | "empty" | "saved":
@@ -105,8 +106,8 @@ class Commands:
                 todo = [self.of("fork", f"NEW_ID --at {at}"), self.of("undo", "--tools MODULE")]
             case "damaged":
                 todo = [self.logdump("verify"), self.logdump("repair")]
-            case "unreadable" if "is encrypted" in one.why:
-                todo = [f"recovery show {quote(self.run)} --key-file FILE{self._store}"]
+            case "unreadable" if one.needs_key:
+                todo = [self.show(one)]
             case "unreadable":
                 todo = [self.logdump("verify")]
             case "running":
@@ -118,12 +119,18 @@ class Commands:
                 todo = [*self._decisions(one, sent), *self.of_divergence(one.error.step)]
             case _:
                 todo = [*self._decisions(one, sent), *self._out_of_crashes(one)]
-                opens = _OPENED_BY.get(one.kind)
-                if opens is not None and one.parent is None:
-                    todo.append(f"# run its program again, which opens {opens}({self.run!r})")
-                else:
-                    todo.append(self.resume(one.parent.run_id if one.parent else ""))
+                todo += self._going_on(one)
         return todo
+
+    def _going_on(self, one: RunStatus) -> Iterator[str]:
+        opens = _OPENED_BY.get(one.kind)
+        if opens is not None and one.parent is None:
+            yield f"# run its program again, which opens {opens}({self.run!r})"
+        else:
+            yield self.resume(one.parent.run_id if one.parent else "")
+        if one.quarantined:
+            again = self.on_store("worker MODULE:AGENTS --retry-quarantined")
+            yield f"{again}   # once it is mended"
 
     def _decisions(self, one: RunStatus, sent: Sequence[PendingMessage]) -> Iterator[str]:
         return (line for call in one.calls[:CALLS_MAX] for line in self._about(call, sent))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -61,10 +61,7 @@ def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
         said = HIDDEN if redaction.hides_any else cut(_last(one), VALUE_MAX)
         ago = f"{when(one.last)}, {age(now - one.last)} ago"
         yield "last", f"LSN {one.last_lsn}, {ago}{said and ': '}{said}", ""
-    if one.crash_loop:
-        yield "CRASHES", f"{one.crash_loop}, none got further", "bold red"
-    if one.error is not None:
-        yield from _error(one, one.error, now, redaction)
+    yield from _failures(one, now, redaction)
     if one.progress.step or one.checkpoint:
         yield "step", _step(one), ""
     yield "used", _used(one), ""
@@ -158,6 +155,15 @@ def _error(one: RunStatus, error: RunError, now: float, redaction: Redaction) ->
         yield from _quoted("", lines)
 
 
+def _failures(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
+    if one.crash_loop:
+        yield "CRASHES", f"{one.crash_loop}, none got further", "bold red"
+    if one.error is not None:
+        yield from _error(one, one.error, now, redaction)
+    if one.quarantined:
+        yield "workers", "leave it alone (quarantined) until it has changed", "bold red"
+
+
 def _quoted(label: str, lines: list[str]) -> Iterator[Row]:
     for name, line in zip(labels(label), lines, strict=False):
         if line:
@@ -192,6 +198,8 @@ def _tail(one: RunStatus) -> Iterator[Row]:
     if one.damage:
         for damage in one.damage:
             yield "DAMAGE", str(damage), "bold red"
+        if one.state not in ("damaged", "unreadable", "running"):
+            yield "", "harmless: a recovery needs nothing of it", ""
     if one.torn:
         text = f"torn: {one.torn} bytes after LSN {one.last_lsn} that were never acknowledged"
         yield "tail", f"{text}; the next opening cuts them off", "yellow"
@@ -239,6 +247,13 @@ def grid(found: Iterable[Row]) -> Table:
     return table
 
 
+def next_lines(shown: Sequence[Row], commands: Sequence[str]) -> Iterator[str]:
+    """The commands as lines below the rows. They are not to be folded."""
+    width = max(len(label) for label, *_ in shown) + 1
+    for i, command in enumerate(commands):
+        yield f"{'' if i else 'next':<{width}}{printable(command)}"
+
+
 def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
     """The whole status as one JSON object."""
     used = one.progress.usage
@@ -247,6 +262,7 @@ def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
         "run_id": one.run_id,
         "kind": one.kind,
         "agent": one.agent,
+        "agent_object": one.agent_object,
         "state": one.state,
         "why": redaction.text(one.why, "why"),
         "step": one.progress.step,
@@ -285,6 +301,7 @@ def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
         "signed": list(one.signed),
         "unclaimed_outcomes": list(one.unclaimed_outcomes),
         "crashes": one.crashes,
+        "quarantined": one.quarantined,
         "diverged": one.diverged,
         "inbox": [_message_json(sent, redaction) for sent in one.unread],
         "open_calls": [_call_json(call, redaction) for call in one.calls],
@@ -307,6 +324,7 @@ def _error_json(error: RunError, redaction: Redaction) -> dict[str, Any]:
         "time": error.timestamp,
         "goes_on": error.goes_on,
         "is_past": error.is_past,
+        "of_code": error.of_code,
         "call": error.call,
     }
 

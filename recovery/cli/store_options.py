@@ -17,7 +17,7 @@ import typer
 
 from recovery import CheckpointStore, RecoveryError
 from recovery.agent.stop_signals import ImportedRunError, imported_module
-from recovery.cli.key_options import encryption_from
+from recovery.cli.key_options import KeyFileError, encryption_from
 from recovery.cli.terminal import NotThereError, their_own
 from recovery.history.store_url import is_url, store_at
 from recovery.inspect.status import status
@@ -196,9 +196,11 @@ def check_there(store: CheckpointStore, run: str) -> None:
 
 
 def known(store: CheckpointStore, run: str) -> RunStatus:
-    """The status of the run to be decided; RecoveryError when its log says nothing, so that nothing
-    is written into it."""
+    """The status of the run to be decided; RecoveryError, or KeyFileError, when its log says
+    nothing, so that nothing is written into it."""
     found = status(store, run)
+    if found.needs_key:
+        raise KeyFileError(f"run {run!r} cannot be read: {found.why}")
     if found.state == "unreadable":
         raise RecoveryError(f"run {run!r} cannot be read: {found.why}")
     return found

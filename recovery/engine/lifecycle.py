@@ -23,6 +23,7 @@ class RunSession:
 
     parent: ParentRun | None = None  # the run that started this one
     subject: KeyIds = ()  # to whom the run belongs, if it begins now (ids of keys)
+    agent_object: str | None = None  # see RunStarted, of a new run
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, assert_never, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from eventlog import Damage, LogError, LogOwner, Packed, ReadableLog, Record
 from eventlog.errors import EncryptedLogError
@@ -19,10 +19,9 @@ from recovery.history.subject_values import is_personal
 from recovery.inspect.inbox_view import OpenInbox, PendingMessage, unread
 from recovery.inspect.open_call import OpenCall, open_calls, packed_value
 from recovery.inspect.run_event import EventReader, line_of, text_of
+from recovery.inspect.states import OPEN, State, state_of_end, state_of_parked
 from recovery.journal.events import (
-    RunCancelled,
     RunFailed,
-    RunFinished,
     RunParked,
     RunResumed,
     RunStarted,
@@ -42,28 +41,7 @@ if TYPE_CHECKING:
     from recovery.approvers import Approvers
     from recovery.stores.protocol import RunStore
 
-State = Literal[
-    "submitted",
-    "running",
-    "interrupted",
-    "in doubt",
-    "waiting",
-    "parked",
-    "finished",
-    "failed",
-    "cancelled",
-    "undone",
-    "empty",
-    "saved",
-    "damaged",
-    "unreadable",
-]
 Kind = Literal["agent", "conversation", "journal", "checkpoints"]
-STATES: tuple[State, ...] = get_args(State)
-
-# States of runs that no process has and that have not ended.
-OPEN: tuple[State, ...] = ("interrupted", "in doubt", "waiting", "parked")
-
 # As many processes that die at the same place are a crash loop.
 CRASHES_MIN = 3
 
@@ -113,8 +91,11 @@ class RunStatus:
     whether its code stopped it by a DivergenceError when it was last run, which is not accepted.
     ``traceback``: of the error that a failed run ended by. ``agent``: the name under which it was
     submitted (see ``CheckpointStore.submit``), else the function of the agent that began it, as
-    ``module:name`` where it can be imported; "" if the record does not say. It is for people:
-    import nothing by it. ``priority`` and ``limit_key``: as of the submission.
+    ``module:name`` where it can be imported; "" if the record does not say. ``agent_object``:
+    ``module:name`` of the RecoverableAgent, or of the dict or list with it, that begins the run
+    with its options; "" if it has no such name. Both are for people: import nothing by them.
+    ``needs_key``: whether it is unreadable because it is encrypted, and its key was not given.
+    ``priority`` and ``limit_key``: as of the submission.
     """
 
     run_id: str
@@ -149,6 +130,8 @@ class RunStatus:
     diverged: bool = False
     traceback: str = ""
     agent: str = ""
+    agent_object: str = ""
+    needs_key: bool = False
     priority: int = 0
     limit_key: str = ""
     packed_task: Packed | None = field(default=None, repr=False)
@@ -181,6 +164,12 @@ class RunStatus:
         return f"{died} died in {where}"
 
     @property
+    def _of_code(self) -> str:
+        error = self.error
+        is_present = self.state == "interrupted" and error is not None and not error.is_past
+        return str(error) if is_present and error is not None and error.of_code else ""
+
+    @property
     def _to_resolve(self) -> list[str]:
         return [
             one.name
@@ -188,6 +177,12 @@ class RunStatus:
             if one.after_crash == "park"
             or (one.after_crash == "reconcile" and one.elsewhere and one.elsewhere_until is None)
         ]
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether workers leave it alone until it has changed: it is due, and gets no further (see
+        ``Worker``, with its default ``max_crashes``)."""
+        return self.due and bool(self.stuck())
 
     def stuck(self, crashes_min: int = CRASHES_MIN) -> str:
         """Why the run gets no further by being resumed, in a line; "" if it may.
@@ -210,9 +205,9 @@ class RunStatus:
     def needs_person(self) -> str:
         """Why a person has to act, in a line; "" if none has to.
 
-        A call in doubt has to be resolved, or a call approved; the code has diverged, or fails at
-        the same place again and again; the log is damaged; or the run is parked for a limit, or has
-        failed.
+        A call in doubt has to be resolved, or a call approved; the code has diverged, raises an
+        error that unchanged code raises again, or fails at the same place again and again; the log
+        is damaged; or the run is parked for a limit, or has failed.
         """
         if self.state in ("damaged", "unreadable", "failed"):
             return f"{self.state}: {self.why}"
@@ -223,7 +218,7 @@ class RunStatus:
         if self.stuck() or not asks:
             limited = self.state == "parked" and not self.due
             parked = limited and not any(one.child for one in self.calls)
-            return self.stuck() or (f"parked: {self.why}" if parked else "")
+            return self.stuck() or (f"parked: {self.why}" if parked else self._of_code)
         return f"asks for approval: {', '.join(one.name for one in asks)}"
 
     @property
@@ -267,7 +262,8 @@ def read_status(backend: RunStore, run_id: str, approvers: Approvers | None) -> 
         with reader:
             return _status_of(reader, run_id, backend.inbox, approvers)
     except (LogError, OSError, RecoveryError) as exc:
-        return StatusRead(RunStatus(run_id, "unreadable", str(exc)))
+        needs_key = isinstance(exc, EncryptedLogError)
+        return StatusRead(RunStatus(run_id, "unreadable", str(exc), needs_key=needs_key))
 
 
 def status_of(
@@ -291,6 +287,7 @@ def _status_of(
         if read.is_empty and tail.next_lsn > 1 and read.submission is None:
             read.foreign = reader.fetch({tail.next_lsn - 1}).get(tail.next_lsn - 1)
     except (EncryptedLogError, RecoveryError, ValueError) as exc:
+        known["needs_key"] = isinstance(exc, EncryptedLogError)
         return StatusRead(RunStatus(run_id, "unreadable", str(exc), **known))
     read.damage = list(dict.fromkeys((*tail.damaged, *read.damage)))
     known["damage"] = tuple(read.damage)
@@ -342,10 +339,11 @@ def _queued(read: _Read) -> dict[str, Any]:
     """What workers choose the run by."""
     known: dict[str, Any] = {}
     if read.started is not None:
-        known = {"agent": read.started.agent or "", **(read.started.queued or {})}
+        queued, made = read.started.queued or {}, read.started.agent_object
+        known = {"agent": read.started.agent or "", **queued, "agent_object": made}
     elif read.submission is not None:
         known = read.submission.queued or {}
-    kinds = {"agent": str, "priority": int, "limit_key": str}
+    kinds = {"agent": str, "agent_object": str, "priority": int, "limit_key": str}
     return {name: known[name] for name, kind in kinds.items() if type(known.get(name)) is kind}
 
 
@@ -481,7 +479,7 @@ def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State
     if read.ended is not None and not (
         isinstance(read.ended, RunUndone) and read.tally.status != "undone"
     ):
-        return _ended(read.ended)
+        return state_of_end(read.ended)
     if alive:
         return "running", ""
     if read.ended is not None:
@@ -494,46 +492,4 @@ def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State
         error = read.errors.last
         return "interrupted", str(error) if error is not None and not error.is_past else ""
     again = {call.lsn for call in read.replay.unmatched() if call.parked_run}
-    return _parked(read.parked, calls, again)
-
-
-def _ended(ended: Ended) -> tuple[State, str]:
-    match ended:
-        case RunFinished():
-            return "finished", ""
-        case RunFailed(type=kind, message=message, call=call):
-            settled = f" (call {call} can be made again: recovery retry)" if call else ""
-            return "failed", f"{kind.removeprefix('builtins.')}: {message}{settled}"
-        case RunCancelled():
-            return "cancelled", _said(ended.who, ended.why)
-        case RunUndone():
-            return "undone", _said(ended.who, ended.why)
-        case _:
-            assert_never(ended)
-
-
-def _parked(parked: RunParked, calls: tuple[OpenCall, ...], again: set[int]) -> tuple[State, str]:
-    """Why a run is parked: for its calls, while these are open, or for the recorded reason.
-
-    ``again``: calls that have failed, and that resuming the run makes again.
-    """
-    left = [
-        call
-        for call in calls
-        if call.lsn in parked.calls
-        and (call.child or call.lsn in again or call.state != "to be made again")
-    ]
-    if any(call.state == "in doubt" for call in left):
-        return "in doubt", ", ".join(call.name for call in left)
-    if any(call.lsn in again for call in left):
-        return "parked", parked.why
-    if left and (parked.why or parked.wake_at is not None):
-        return "waiting", parked.why
-    if parked.calls and not left:
-        return "interrupted", "what it was parked for is resolved: it can be resumed"
-    children = [f"child run {call.child}" for call in left if call.child]
-    return "parked", parked.why or ", ".join(children or (call.name for call in left))
-
-
-def _said(who: str, why: str) -> str:
-    return ": ".join(part for part in (who, why) if part)
+    return state_of_parked(read.parked, calls, again)

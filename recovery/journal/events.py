@@ -27,7 +27,8 @@ class RunStarted:
     agent that began it (see agent_name), for people: nothing is imported by it; None if unknown.
     ``queued``: what workers choose it by (see Submission.queued); None if it was not submitted.
     ``fence``: of its owner, see Call; None from older libraries. ``subject``: to whom all that it
-    records belongs (a Subjects); None for no subject.
+    records belongs (a Subjects); None for no subject. ``agent_object``: ``module:name`` of the
+    RecoverableAgent that began it, or of the dict or list with it; for people, like ``agent``.
     """
 
     kind: ClassVar = "run_started"
@@ -44,6 +45,7 @@ class RunStarted:
     queued: dict[str, Any] | None = None
     fence: int | None = None
     subject: Any = None
+    agent_object: str | None = None
 
 
 @light_dataclass
@@ -383,8 +385,8 @@ class AgentRaised:
     library stopped the run with one.
 
     ``place``: file, line and function. ``goes_on``: whether the process that records it recovers
-    the run by itself. ``call``: the call whose result cannot be recorded, if that is the error. A
-    replay ignores it.
+    the run by itself. ``call``: the call whose result cannot be recorded, if that is the error.
+    ``of_code``: True if unchanged code raises it again; else None. A replay ignores the event.
     """
 
     kind: ClassVar = "agent_raised"
@@ -396,6 +398,7 @@ class AgentRaised:
     goes_on: bool = False
     call: int = 0
     sealed: Any = None
+    of_code: bool | None = None
 
 
 @light_dataclass

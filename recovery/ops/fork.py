@@ -54,6 +54,8 @@ from recovery.values.types import Ref
 # Events about the state of the other run, not about its work.
 _LEFT_OUT = AgentRaised | RunStarted | RunParked | Ended | DivergenceAccepted
 
+_KEPT = ("signed", "agent", "agent_object", "subject")  # of the first record of the origin
+
 
 def _is_left_out(event: Event) -> bool:
     return not event.call if isinstance(event, HistoryDropped) else isinstance(event, _LEFT_OUT)
@@ -226,9 +228,7 @@ class _Fork:
             link.packable(),
             salt,
             rules,
-            signed=source.signed if source else None,
-            agent=source.agent if source else None,
-            subject=source.subject if source else None,
+            **{name: getattr(source, name, None) for name in _KEPT},
         )
         packed = encode(self.subjects.of_event(started))[1]
         draft.records[0] = replace(draft.records[0], kind=started.kind, packed=packed)

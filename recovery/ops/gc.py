@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from eventlog import LogError, LogLockedError
 from recovery.history.find_run import Store, backend_of
-from recovery.inspect.status import RunStatus, State, runs
+from recovery.inspect.states import State
+from recovery.inspect.status import RunStatus, runs
 from recovery.ops.remove import COLLECTED, OVER, RemovedRun
 from recovery.stores.protocol import RunStore
 

@@ -10,7 +10,8 @@ from recovery.control.relatives import earlier_children
 from recovery.errors import RecoveryError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.find_run import Store, backend_of, reader_of
-from recovery.inspect.status import OPEN, RunStatus, State, status
+from recovery.inspect.states import OPEN, State
+from recovery.inspect.status import RunStatus, status
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.links import ChildRun
 from recovery.replay.children import children_of

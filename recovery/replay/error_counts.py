@@ -34,7 +34,8 @@ class RunError:
     the run so far. ``lsn`` and ``timestamp`` (seconds since 1970): its record. ``goes_on``: whether
     the process that recorded it recovered the run by itself. ``is_past``: whether the run has got
     further since. ``call``: the call whose result could not be recorded, 0 for any other error.
-    ``traceback`` is empty if a checkpoint was taken since.
+    ``of_code``: whether unchanged code raises it again. ``traceback`` is empty, and ``of_code``
+    False, if a checkpoint was taken since.
     """
 
     type: str
@@ -49,6 +50,7 @@ class RunError:
     is_past: bool = False
     call: int = 0
     traceback: str = ""
+    of_code: bool = False
 
     def __str__(self) -> str:
         often = f", {self.in_a_row} times in a row" if self.in_a_row > 1 else ""
@@ -156,4 +158,5 @@ class ErrorTally:
             self._is_past,
             one.call,
             one.traceback,
+            bool(one.of_code),
         )

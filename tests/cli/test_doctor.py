@@ -26,7 +26,7 @@ def test_it_finds_the_damaged_runs_and_changes_nothing(store: Path) -> None:
     done = call(*DOCTOR, cwd=store)
     assert done.code == 1 and done.err == ""
     problem = next(line for line in done.out.splitlines() if line.startswith("problem"))
-    assert "damaged" in problem and "recovery runs --state damaged" in done.out
+    assert "damaged" in problem and "-> recovery status --store ." in done.out
     assert done.out.splitlines()[-1].startswith("1 problem, ")
     assert sorted(path.relative_to(store) for path in store.rglob("*")) == before
 
@@ -49,7 +49,7 @@ def test_why_runs_cannot_be_read_is_for_show_to_say(
         for one in json.loads(told)["checks"]
         if one["level"] == "warning" and "unreadable" in one["text"]
     ]
-    assert todo == "recovery runs --state unreadable; then recovery show RUN: why"
+    assert todo == "recovery status --store ."
     assert (
         "finished"
         in call("recovery", "runs", "--state", "unreadable", "--store", ".", cwd=store).out

@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> FileStore:
 
 
 def found(store: FileStore) -> dict[str, Check]:
-    return {check.name: check for check in examine(store, str)}
+    return {check.name: check for check in examine(store, str, str)}
 
 
 def only(checks: Iterator[Check]) -> Check:
@@ -164,7 +164,7 @@ def test_space(
 ) -> None:
     answer = SimpleNamespace(f_bavail=free, f_frsize=1, f_favail=inodes or 0, f_files=inodes or 0)
     monkeypatch.setattr(os, "statvfs", lambda _: answer)
-    check = only(space(store, str))
+    check = only(space(store, str, str))
     assert (check.level, "inodes" in check.text) == (level, inodes is not None)
     assert bool(check.todo) is (level != "ok")
 
@@ -226,7 +226,7 @@ def test_runs_in_trouble_and_what_was_left_are_named(store: FileStore) -> None:
     (Path(store.root) / ".gone.removed-0123abcd").mkdir()
     (Path(store.root) / "run.~1~").mkdir()
     (Path(store.root) / "run.~1~.part").mkdir()
-    checks = list(of_runs(store, seen))
+    checks = list(of_runs(store, seen, str))
     assert [(check.name, check.level) for check in checks] == [
         ("runs", "ok"),
         ("runs", "problem"),
@@ -329,5 +329,5 @@ def test_a_run_that_others_can_change_is_warned_about(store: FileStore) -> None:
     for run_id in ("mine", "theirs"):
         EventLog.open(Path(store.root, run_id)).close()
     Path(store.root, "theirs").chmod(0o777)
-    (check,) = [one for one in of_runs(store, look(store)) if "changed by others" in one.text]
+    (check,) = [one for one in of_runs(store, look(store), str) if "changed by others" in one.text]
     assert check.level == "warning" and "1 run can be changed by others: theirs" in check.text

@@ -18,7 +18,8 @@ from eventlog import EventLog, LogLockedError
 from eventlog.testing import Crash, SimulatedDisk
 from recovery import RecoveryError
 from recovery.agent.undo_run import undo
-from recovery.inspect.status import RunStatus, State, runs
+from recovery.inspect.states import State
+from recovery.inspect.status import RunStatus, runs
 from recovery.journal.encoding import encode
 from recovery.journal.events import Event, RunCancelled, RunFailed, RunFinished, RunStarted
 from recovery.journal.forked_from import ForkedFrom

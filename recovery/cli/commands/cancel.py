@@ -21,7 +21,8 @@ from recovery.cli.terminal import confirm, ends_politely, hint, say
 from recovery.cli.who import who_or_login
 from recovery.control.cancel import cancel
 from recovery.control.resolve import accept
-from recovery.inspect.status import OPEN, status
+from recovery.inspect.states import OPEN
+from recovery.inspect.status import status
 from recovery.text import count
 
 CANCEL_MORE = """\b

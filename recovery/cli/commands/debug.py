@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from recovery import RecoveryError
-from recovery.cli.commands.resume import agent_of
+from recovery.cli.agents import Agents
 from recovery.cli.exit_codes import FOUND
 from recovery.cli.store_options import KeyFile, RunId, StoreOption, check_there
 from recovery.cli.terminal import complain, ends_politely, their_own
+from recovery.inspect.status import status
 from recovery.text import printable_lines
 
 MORE = """\b
@@ -65,8 +66,9 @@ def command(
     from recovery.testing.replaying.replay import replay_by  # noqa: PLC0415
 
     with ends_politely():
-        found = agent_of(agent, store, key_file)
-        check_there(found.store, run)
+        agents = Agents(agent, store, key_file)
+        check_there(agents.store, run)
+        found = agents.get(status(agents.store, run))
         plan = Plan(recorded_run(found.store, run, None))
         debugger = Debugger(plan, at, _say)
         try:

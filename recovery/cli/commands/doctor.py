@@ -9,10 +9,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from recovery.cli.doctor_checks import examine
+from recovery.cli.doctor_checks import examine, examine_server
 from recovery.cli.doctor_disk import Check, Level
-from recovery.cli.doctor_server import examine_server
 from recovery.cli.exit_codes import FOUND, OK
+from recovery.cli.next_steps import Commands
 from recovery.cli.store_options import AsJson, KeyFile, StoreOption, file_store, open_store, url_in
 from recovery.cli.terminal import ends_politely, output, say, show_json
 from recovery.text import count, printable, size
@@ -43,9 +43,11 @@ def command(store: StoreOption = None, key_file: KeyFile = None, as_json: AsJson
         levels: Counter[Level] = Counter()
         checks = []
         if url_in(store) is not None:
-            found = examine_server(open_store(store, key_file, reading=True).backend)
+            backend = open_store(store, key_file, reading=True).backend
+            found = examine_server(backend, Commands("", store, "", key_file).on_store)
         else:
-            found = examine(file_store(store, key_file, reading=True), size)
+            files = file_store(store, key_file, reading=True)
+            found = examine(files, size, Commands("", store, "", key_file).on_store)
         for check in found:
             levels[check.level] += 1
             if as_json:

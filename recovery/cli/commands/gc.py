@@ -15,7 +15,7 @@ from recovery.cli.tables import Column, show_table
 from recovery.cli.terminal import confirm, ends_politely, say, show_json
 from recovery.cli.times import seconds_of
 from recovery.cli.working import working
-from recovery.inspect.status import State
+from recovery.inspect.states import State
 from recovery.ops.gc import gc
 from recovery.ops.remove import COLLECTED, OVER
 from recovery.reports import RemovedRun

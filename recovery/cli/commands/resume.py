@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import signal
@@ -17,7 +16,7 @@ import typer
 
 from eventlog import LogError, LogLockedError
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, RecoveryError, RunResult
-from recovery.agent_code.agent_name import agent_name
+from recovery.cli.agents import Agents
 from recovery.cli.commands.show import commands_for, resume_command
 from recovery.cli.exit_codes import FOUND, INTERRUPTED, OK, USAGE
 from recovery.cli.next_steps import Commands
@@ -30,8 +29,6 @@ from recovery.cli.store_options import (
     check_there,
     complete_runs,
     known,
-    named,
-    open_store,
     store_of,
 )
 from recovery.cli.streams import where_of
@@ -45,9 +42,9 @@ from recovery.cli.terminal import (
     show_json,
     their_own,
 )
-from recovery.declare.spec import ToolSpec
 from recovery.errors import CHOICES, DivergenceError, StoppedError
-from recovery.inspect.status import OPEN, status
+from recovery.inspect.states import OPEN
+from recovery.inspect.status import status
 from recovery.reports import RecoveryReport, RunStatus
 from recovery.text import count, printable, printable_lines
 from recovery.values.pack import pack
@@ -55,14 +52,15 @@ from recovery.values.render import Redaction, readable, short
 
 MORE = """\b
 The agent is searched in the present directory, then among installed packages:
-a RecoverableAgent, an agent function (of a run), or a function without
-parameters that makes one of these. Its task is the recorded one. A
-RecoverableAgent keeps its own store, unless --store names another.
+a RecoverableAgent, an agent function (of a run), a dict or list of these, or
+a function without parameters that makes one of these. Of several, each run
+has its own. Its task is the recorded one. A RecoverableAgent keeps its own
+store, unless --store names another.
 
---due and --all-unfinished resume runs one after the other, by one agent.
-They skip runs that a process has, child runs (their parents resume them) and
-conversations. If other agents have runs in the store, --match chooses by id.
-An agent that waits needs park_after_s=, or it holds the others.
+--due and --all-unfinished resume runs one after the other. They skip runs
+that a process has, child runs (their parents resume them), conversations and
+runs of other agents. A run that only waits parks after five seconds, or
+after the agent's park_after_s=.
 
 Ctrl-C, or SIGTERM, stops it at its next safe point, where nothing gets in
 doubt; a second one ends it at once, as a crash would.
@@ -84,7 +82,7 @@ examples:
 
 Agent = Annotated[
     str | None,
-    typer.Option("--agent", metavar="MODULE:NAME", help="The agent.", show_default=False),
+    typer.Option("--agent", metavar="MODULE:NAME", help="The agents.", show_default=False),
 ]
 OneRun = Annotated[
     str | None,
@@ -132,42 +130,25 @@ def command(
             raise ValueError("say RUN, or --due, or --all-unfinished")
         if agent is None:
             raise _no_agent(run, store, key_file)
-        found = agent_of(agent, store, key_file)
+        agents = Agents(agent, store, key_file)
 
-        def resume(one: str) -> None:
-            commands = commands_for(found.store, one, store, key_file)
+        def resume(one: RunStatus, by: RecoverableAgent) -> None:
+            commands = commands_for(agents.store, one.run_id, store, key_file)
             commands.agent = quote(agent)
-            ended = _resumed(found, one, takeover, commands)
-            _show(one, ended, Redaction(redact or ()), as_json)
+            ended = _resumed(by, one.run_id, takeover, commands)
+            _show(one.run_id, ended, Redaction(redact or ()), as_json)
 
         if run is None:
             if takeover:
                 raise ValueError("--takeover is about one RUN")
-            runs = found.store.runs(state=OPEN, due=due)
-            chosen = [one for one in runs if match in one.run_id and _is_of(one, found)]
-            return _resume_all(chosen, resume)
-        check_there(found.store, run)
-        one = known(found.store, run)
-        if one.state == "submitted" and not _is_of(one, found):
-            raise RecoveryError(
-                f"run {run} was submitted for agent {printable(one.agent)}, which {agent} is not. "
-                "Nothing was executed."
-            )
+            runs = agents.store.runs(state=OPEN, due=due)
+            return _resume_all([one for one in runs if match in one.run_id], agents, resume)
+        check_there(agents.store, run)
+        one = known(agents.store, run)
+        by = agents.get(one)
         if takeover:
             _ask(one, yes)
-        resume(run)
-
-
-def _is_of(one: RunStatus, agent: RecoverableAgent) -> bool:
-    """Whether the run is of this agent, by the name of the function. Where the record does not say,
-    the user knows. A run of another one is left alone: it would be executed by the wrong code."""
-    ours = (agent_name(agent.agent_fn) or "").rpartition(":")[2]
-    theirs = one.agent.rpartition(":")[2]
-    if theirs in ("", ours) or one.kind != "agent" or one.parent is not None:
-        return True
-    if one.state != "submitted":
-        typer.echo(f"run {one.run_id}: skipped, it is of {printable(one.agent)}", err=True)
-    return False
+        resume(one, by)
 
 
 def _no_agent(run: str | None, store: str | None, key_file: str | None) -> typer.Exit:
@@ -183,16 +164,23 @@ def _no_agent(run: str | None, store: str | None, key_file: str | None) -> typer
     return ended
 
 
-def _resume_all(runs: list[RunStatus], resume: Callable[[str], None]) -> None:
+def _resume_all(
+    runs: list[RunStatus], agents: Agents, resume: Callable[[RunStatus, RecoverableAgent], None]
+) -> None:
     """Resume runs one after the other, whatever becomes of the others. Children are resumed by
     their parents, and conversations by their programs."""
     codes = []
     for one in runs:
         if one.kind != "agent" or one.parent is not None:
             continue
+        by = agents.find(one)
+        if by is None:
+            if one.state != "submitted":
+                typer.echo(f"run {one.run_id}: skipped, it is of {printable(one.agent)}", err=True)
+            continue
         typer.echo(f"run {one.run_id}:", err=True)
         try:
-            resume(one.run_id)
+            resume(one, by)
         except typer.Exit as exc:
             if exc.exit_code == INTERRUPTED:
                 raise
@@ -226,41 +214,6 @@ def _report(report: RecoveryReport) -> dict[str, Any]:
     """The report as JSON."""
     plain = asdict(report)
     return plain | {"damage": [str(one) for one in report.damage]}
-
-
-# -- the agent
-
-
-def agent_of(name: str, store: str | None, key_file: str | None) -> RecoverableAgent:
-    """The agent that the user names, with the store that they name."""
-    found = named(name)
-    if isinstance(getattr(found, "tool_spec", None), ToolSpec):  # running it would have effects
-        raise RecoveryError(f"{name} is a tool, not an agent. Nothing was executed.")
-    if inspect.isroutine(found) and not inspect.signature(found).parameters:
-        try:
-            found = found()
-        except Exception as exc:
-            raise their_own(exc, f"{name} raised this") from None
-    if isinstance(found, RecoverableAgent):
-        if store is not None:
-            other = open_store(store, key_file)
-            # The agent's own approvers: the command line must not decide who may decide.
-            other.approvers, other.retention = found.store.approvers, found.store.retention
-            found.store = other
-        return found
-    if not _takes_a_run(found):
-        raise RecoveryError(f"{name} is neither a RecoverableAgent nor a function of a run")
-    return RecoverableAgent(found, open_store(store, key_file))
-
-
-def _takes_a_run(found: Any) -> bool:
-    try:
-        inspect.signature(found).bind(None)
-    except TypeError:  # its parameters are different, or it is not callable
-        return False
-    except ValueError:  # no signature
-        return True
-    return True
 
 
 def _ask(one: RunStatus, yes: bool) -> None:

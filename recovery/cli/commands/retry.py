@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from recovery.cli.agents import Agents
 from recovery.cli.call_argument import tool_of
 from recovery.cli.commands import resume
 from recovery.cli.commands.show import commands_for
@@ -64,7 +65,7 @@ def command(
 ) -> None:
     """Make the failed call of a run again, and resume from there."""
     with ends_politely():
-        runs = resume.agent_of(agent, store, key_file).store if agent else None
+        runs = Agents(agent, store, key_file).store if agent else None
         runs = runs or store_of(run, store, key_file)
         call = retry(runs, run, who=who_or_login(who), why=why, sign=signer(sign))
         name = tool_of(runs, run, call) or "LSN "

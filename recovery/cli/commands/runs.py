@@ -24,7 +24,7 @@ from recovery.cli.tables import Cell, Column, drawn, show_table
 from recovery.cli.terminal import ends_politely, hint, note, output, say, show_json
 from recovery.cli.times import time_ns_of, when
 from recovery.inspect.listing import listed
-from recovery.inspect.status import STATES
+from recovery.inspect.states import STATES
 from recovery.reports import RunStatus
 from recovery.text import age, count, printable
 from recovery.values.render import Redaction
@@ -108,7 +108,7 @@ def command(
             raise ValueError("--watch draws on a terminal; a program calls recovery runs again")
         after = -math.inf if since is None else time_ns_of("--since", since, time.time()) / 1e9
         there = open_store(store, key_file, reading=True)
-        order = ORDERS[sort]
+        order, redaction = ORDERS[sort], Redaction(redact or ())
 
         def chosen() -> Iterator[RunStatus]:
             found: Iterable[RunStatus] = (
@@ -127,7 +127,7 @@ def command(
         if as_json:
             any_shown = False
             for one in chosen():
-                show_json(as_json_object(one, Redaction(redact or ())))
+                show_json(as_json_object(one, redaction))
                 any_shown = True
             if not any_shown:
                 note(_none(there))
@@ -137,12 +137,14 @@ def command(
             show_table(*_table(shown, time.time(), nested=order is None))
         else:
             say(_none(there))
-        if low := low_space(there):
+        commands = commands_for(there, "", store, key_file)
+        if low := low_space(there, commands.on_store):
             say(low)
         for one in shown:
-            if one.crash_loop:
-                say(f"{one.run_id}: {one.crash_loop}")
-                hint([commands_for(there, one.run_id, store, key_file).of("show")])
+            if one.quarantined:
+                why = redaction.text(one.stuck(), "why")
+                say(f"{one.run_id}: {why}; workers leave it alone (quarantined)")
+                hint([commands.show(one)])
 
 
 def _watch(

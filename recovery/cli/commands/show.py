@@ -10,12 +10,14 @@ import typer
 from eventlog import LogError
 from eventlog.remote.engine import url_of
 from recovery import CheckpointStore, RecoveryError
+from recovery.agent_code.agent_name import agent_option
 from recovery.cli import history_view
 from recovery.cli.doctor_checks import low_space
+from recovery.cli.exit_codes import NO_KEY
 from recovery.cli.history_view import read_story
-from recovery.cli.next_steps import Commands, agent_of
+from recovery.cli.next_steps import Commands
 from recovery.cli.pager import paged
-from recovery.cli.status_view import as_json_object, grid, rows
+from recovery.cli.status_view import as_json_object, grid, next_lines, rows
 from recovery.cli.store_options import AsJson, KeyFile, Redact, RunId, StoreOption, store_of
 from recovery.cli.terminal import ends_politely, output, say, show_json
 from recovery.history.find_run import reader_of
@@ -23,13 +25,17 @@ from recovery.history.first_record import started_of
 from recovery.history.store_url import is_url
 from recovery.inspect.status import status
 from recovery.journal.encoding import decode_shallow
+from recovery.reports import RunStatus
 from recovery.stores.file import FileStore
-from recovery.text import printable
 from recovery.values.render import Redaction
 
 MORE = """\b
 "next" are the commands to continue with; words in capitals are yours to fill
 in. recovery checkpoints lists what a fork can begin with.
+
+\b
+exit codes:
+  77   it is encrypted, and its key was not given: nothing else is known
 
 \b
 examples:
@@ -47,24 +53,30 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """What a run was doing, why it is not running, and what to do now."""
-    with ends_politely(), paged():
+    with ends_politely():
         runs = store_of(run, store, key_file, reading=True)
         found = status(runs, run)
-        redaction = Redaction(redact or ())
-        story = read_story(runs, found)
-        commands = commands_for(runs, run, store, key_file).next(found)
-        if as_json:
-            told = history_view.as_json_object(story, redaction)
-            show_json(as_json_object(found, redaction) | told | {"next": commands})
-            return
-        now = time.time()
-        shown = [*rows(found, now, redaction), *history_view.rows(found, story, now, redaction)]
-        output().print(grid(shown))
-        if low := low_space(runs):
-            say(low)
-        width = max(len(label) for label, *_ in shown) + 1
-        for i, command in enumerate(commands):
-            typer.echo(f"{'' if i else 'next':<{width}}{printable(command)}")  # not folded
+        commands = commands_for(runs, run, store, key_file)
+        with paged():
+            _print(runs, found, commands, Redaction(redact or ()), as_json)
+        if found.needs_key:
+            raise typer.Exit(NO_KEY)
+
+
+def _print(
+    runs: CheckpointStore, found: RunStatus, commands: Commands, hidden: Redaction, as_json: bool
+) -> None:
+    story, todo = read_story(runs, found), commands.next(found)
+    if as_json:
+        more = history_view.as_json_object(story, hidden)
+        return show_json(as_json_object(found, hidden) | more | {"next": todo})
+    now = time.time()
+    shown = [*rows(found, now, hidden), *history_view.rows(found, story, now, hidden)]
+    output().print(grid(shown))
+    if low := low_space(runs, commands.on_store):
+        say(low)
+    for told in next_lines(shown, todo):
+        typer.echo(told)
 
 
 def commands_for(
@@ -86,5 +98,6 @@ def resume_command(
     commands = commands_for(store, run, where, key_file)
     with suppress(LogError, RecoveryError, ValueError), reader_of(store, run) as reader:
         started = started_of(reader, decode_shallow)
-        commands.agent = agent_of(started.agent if started and not started.parent else None)
+        if started is not None and not started.parent:
+            commands.agent = agent_option(started.agent_object, started.agent)
     return commands.resume()

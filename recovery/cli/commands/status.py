@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from recovery.agent_code.agent_name import UNKNOWN, agent_option
 from recovery.cli.commands.show import commands_for
 from recovery.cli.doctor_checks import low_space
 from recovery.cli.exit_codes import FOUND, OK
-from recovery.cli.next_steps import agent_of
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption, open_store
 from recovery.cli.terminal import ends_politely, hint, say, show_json
 from recovery.inspect.listing import listed
@@ -19,9 +19,10 @@ from recovery.values.render import Redaction
 
 MORE = """\b
 A run needs a person if a call is in doubt or asks for approval, its code has
-diverged or dies or fails at the same place again and again, its log is
-damaged, it is parked for a limit, or it has failed. Each run is read from its
-newest checkpoint on; no lock is taken and no run is changed.
+diverged, raises an error that unchanged code raises again (a KeyError), or
+dies or fails at the same place again and again, its log is damaged, it is
+parked for a limit, or it has failed. Each run is read from its newest
+checkpoint on; no lock is taken and no run is changed.
 
 \b
 exit codes:
@@ -63,27 +64,33 @@ def command(
                 needs.append((one, redaction.text(why, "why")))
             if one.due and not why:  # resuming it gets it no further
                 due.append(one.run_id)
-                agents.add(one.agent)
-        low = low_space(there)
+                agents.add(agent_option(one.agent_object, one.agent))
+        commands = commands_for(there, "", store, key_file)
+        low = low_space(there, commands.on_store)
         if as_json:
-            persons = [{"run_id": o.run_id, "agent": o.agent, "why": why} for o, why in needs]
+            persons = [
+                {
+                    "run_id": one.run_id,
+                    "agent": one.agent,
+                    "why": why,
+                    "quarantined": one.quarantined,
+                }
+                for one, why in needs
+            ]
             show_json({"runs": total, "need_a_person": persons, "due": due, "disk": low})
         else:
             for one, why in needs:
-                say(f"{one.run_id}: {why}")
+                left = "; workers leave it alone (quarantined)" * one.quarantined
+                say(f"{one.run_id}: {why}{left}")
             if low:
                 say(low)
             say(
                 f"{count(total, 'run')}: {len(needs):,} to be decided about, "
                 f"{len(due):,} that can be resumed"
             )
-            todo = [
-                commands_for(there, one.run_id, store, key_file).of("show")
-                for one, _ in needs[:SHOWN_MAX]
-            ]
+            todo = [commands.show(one) for one, _ in needs[:SHOWN_MAX]]
             if due:
-                commands = commands_for(there, "", store, key_file)
-                commands.agent = agent_of(agents.pop() if len(agents) == 1 else "")
+                commands.agent = agent_option(*agents) if len(agents) == 1 else UNKNOWN
                 todo.append(commands.resume_due())
             hint(todo)
         raise typer.Exit(FOUND if check and (needs or low) else OK)

@@ -19,14 +19,15 @@ from recovery.worker.worker import Worker
 WORKER_MORE = """\b
 AGENTS is a dict of agents by name, a list of them, or one agent: each a
 RecoverableAgent or a function of a run. A list, or one agent, has the names
-of its functions. Any number of workers may share a store. One that dies
-loses nothing: another one resumes its runs.
+of its functions. A RecoverableAgent keeps its own store, unless --store names
+another. Any number of workers may share a store. One that dies loses nothing:
+another one resumes its runs.
 
 Ctrl-C, or SIGTERM, stops it: side effects in flight end, and its runs are free
 for other workers at once. A second one ends it, as a crash would.
 
 A run that dies at the same place again and again is quarantined: workers leave
-it alone, and recovery show says why.
+it alone, and recovery runs, status and show say so.
 
 \b
 exit codes:
@@ -82,16 +83,6 @@ Listen = Annotated[
         show_default=False,
     ),
 ]
-OwnStore = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="PATH|URL",
-        help="Where the runs are. By default that of the RecoverableAgents, else $EVENTLOG_HOME, "
-        "else ~/.eventlog.",
-        show_default=False,
-    ),
-]
 UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")]
 
 
@@ -105,7 +96,7 @@ def worker(
     listen: Listen = None,
     until_idle: UntilIdle = False,
     verbose: Verbose = False,
-    store: OwnStore = None,
+    store: StoreOption = None,
     key_file: KeyFile = None,
 ) -> None:
     """Begin submitted runs, and resume those whose process is gone, until stopped."""

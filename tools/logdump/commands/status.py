@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from rich.text import Text
+
 from eventlog import LogReader
 from logdump.command import Context, LogPath
 from logdump.places import inside, may_have_inbox, name_of, segment_sizes
 from logdump.show import as_line
 from recovery.cli.next_steps import Commands
-from recovery.cli.status_view import as_json_object, grid, rows
+from recovery.cli.status_view import as_json_object, grid, next_lines, rows
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
 from recovery.history.store_url import is_url, split_run
 from recovery.inspect.status import status_of
@@ -57,10 +59,10 @@ def _run(context: Context) -> int:
         context.print(as_line(report | on_disk))
     else:
         log = "log", f"{size(sum(sizes))} in {count(len(sizes), 'segment')}", ""
-        commands = [("" if i else "next", text, "bold") for i, text in enumerate(todo)]
-        context.console.print(
-            grid([*rows(found, context.now(), context.redaction), log, *commands])
-        )
+        shown = [*rows(found, context.now(), context.redaction), log]
+        context.console.print(grid(shown))
+        for told in next_lines(shown, todo):
+            context.console.print(Text(told), soft_wrap=True)
     return 2 if found.damage else 0
 
 
