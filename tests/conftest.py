@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("crash"):
             item.add_marker(pytest.mark.timeout(0))  # a sweep takes as long as it takes
+
+
+def pytest_collection_finish() -> None:
+    # Thousands of tests are objects that the garbage collector would look at again and again.
+    gc.collect()
+    gc.freeze()
+    # Python sees no difference between what a test writes and edits within one second.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 class Figures:

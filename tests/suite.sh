@@ -4,6 +4,8 @@ set -euo pipefail
 pytest=$1
 shift
 tests=$(cd "$(dirname "$0")" && pwd)
+# Else each process compiles all tests, each time: half a minute. See tests/conftest.py.
+export PYTHONDONTWRITEBYTECODE=
 
 # Tests wait for the disk half of their time, so there are twice as many processes as cores.
 processes=$((2 * $(getconf _NPROCESSORS_ONLN)))

@@ -30,7 +30,7 @@ def test_an_agent_that_is_killed_ends_like_one_that_is_not(
     result, expected = whole[-1].said, outside.counted()
     # Each record of each life: those at which the run parks, and is resumed, included.
     points = [(life, at) for life, end in enumerate(whole) for at in range(1, end.appends + 1)]
-    for life, at in rng.sample(points, min(len(points), scaled(2, 1000))):
+    for life, at in rng.sample(points, min(len(points), scaled(1, 1000))):
         again = rng.choice([0, 1, 2, 3, 5])
         one = process.Program(name, module, tmp_path / f"{life}-{at}")
         lives = one.lives(*[0] * life, at, again)
@@ -63,6 +63,6 @@ def test_an_agent_that_crashes_in_memory_ends_like_one_that_does_not(
         effects=lambda: sorted(outside.counted().elements()),
         resolve=outside.truth,
         answer=sends if signals else None,
-        points=scaled(4, 400),
+        points=scaled(3, 400),
     )
     assert report.ok, str(report)

@@ -92,16 +92,17 @@ def both(name: str, bad: Callable[[], Any], **options: Any) -> Callable[[bool], 
     return plain
 
 
-@pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(
-    ("options", "then", "calls"),
+    ("bad", "options", "then", "calls"),
     [
-        ({}, "resolve", 1),
-        ({"after_crash": "retry"}, "fine", 2),
-        ({"after_crash": "report"}, "OutcomeUnknown", 1),
-        ({"reconcile": lambda call: Resolution.outcome("asked")}, "asked", 1),
-        ({"reconcile": lambda call: Resolution.retry()}, "fine", 2),
+        ("a type", {}, "resolve", 1),
+        ("too large", {}, "resolve", 1),
+        ("too deep", {}, "resolve", 1),
+        ("a type", {"after_crash": "retry"}, "fine", 2),
+        ("too deep", {"after_crash": "report"}, "OutcomeUnknown", 1),
+        ("a type", {"reconcile": lambda call: Resolution.outcome("asked")}, "asked", 1),
+        ("too deep", {"reconcile": lambda call: Resolution.retry()}, "fine", 2),
     ],
 )
 def test_what_cannot_be_recorded_is_no_outcome(
@@ -455,6 +456,11 @@ RAISED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "from another": (raise_from, HttpError, "502"),
     "from many": (raise_from_many, ValueError, "later 8"),
     "with notes": (raise_with_notes, LookupError, "no room"),
+    "a key": (lambda: dict[str, int]()["k"], KeyError, "'k'"),
+    "two files": (lambda: Path("/no/x").rename("/y"), FileNotFoundError, "-> '/y'"),
+    "of bytes": (b"\xff".decode, UnicodeDecodeError, "can't decode byte 0xff"),
+    "a surrogate": (lambda: raising(ValueError("\ud800")), ValueError, "\ud800"),
+    "long": (lambda: raising(ValueError("x" * 99_999)), ValueError, "xxx"),
 }
 
 
@@ -733,3 +739,16 @@ def test_at_every_crash_point() -> None:
         points=scaled(20, 60),
     )
     assert report.ok, report
+
+
+def test_a_tool_that_raises_stop_iteration_ends_no_generator(store: CheckpointStore) -> None:
+    @tool
+    def stops() -> Any:
+        return next(iter([]))
+
+    def agent(run: Any) -> Any:
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            run.call(stops)
+        return "done"
+
+    assert run(agent, store) == "done"

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from recovery.inspect.status import status
 from recovery.ops.fork import fork
 from recovery.reports import RunError, RunEvent
 from recovery.testing import crash_everywhere
+from tests.cli.harness import call
 from tests.support.lives import RUN, Died, after_death, disk_store
 from tests.support.scale import scaled
 
@@ -305,20 +304,18 @@ def test_the_commands_show_it(redact: bool, tmp_path: Path) -> None:
             run(agent, CheckpointStore(tmp_path))
     hide = ["--redact", "*"] if redact else []
 
-    def shell(*args: str) -> str:
-        found = subprocess.run(
-            [sys.executable, "-m", *args], capture_output=True, text=True, check=False, timeout=60
-        )
-        assert found.returncode == 0, found.stderr
-        return " ".join(found.stdout.split())
+    def shell(command: str, *args: str) -> str:
+        found = call(command, *args, cwd=tmp_path)
+        assert found.code == 0, found.err
+        return " ".join(found.out.split())
 
-    shown = shell("recovery.cli", "show", RUN, "--store", str(tmp_path), *hide)
+    shown = shell("recovery", "show", RUN, "--store", str(tmp_path), *hide)
     assert "raised to the caller; 3 errors in all" in shown
-    told = json.loads(
-        shell("recovery.cli", "show", RUN, "--store", str(tmp_path), "--json", *hide)
-    )["error"]
+    told = json.loads(shell("recovery", "show", RUN, "--store", str(tmp_path), "--json", *hide))[
+        "error"
+    ]
     assert (told["type"], told["in_a_row"], told["step"]) == ("builtins.TypeError", 3, 2)
-    listed = shell("recovery.cli", "runs", "--store", str(tmp_path))
+    listed = shell("recovery", "runs", "--store", str(tmp_path))
     assert "TypeError 3x" in listed
     log = str(tmp_path / RUN)
     stood = shell("logdump", "status", *hide, log)

@@ -231,7 +231,7 @@ FILES: dict[str, Callable[[], Files]] = {"disk": OSFiles, "memory": MemoryFiles}
 def test_a_log_is_read_by_threads_while_it_is_written(
     where: str, threads: int, whose: str, tmp_path: Path, rng: random.Random
 ) -> None:
-    stressed(FILES[where](), str(tmp_path / "log"), whose, threads, 0.3, rng.getrandbits(32))
+    stressed(FILES[where](), str(tmp_path / "log"), whose, threads, 0.15, rng.getrandbits(32))
 
 
 @pytest.mark.crash

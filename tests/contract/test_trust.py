@@ -6,10 +6,9 @@ import asyncio
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -957,50 +956,46 @@ def test_an_openssh_key_with_a_password_works_or_says_what_it_needs(
 AGENT, STRANGER = 12345, 23456  # users
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
 
-ROOT = Path(__file__).parents[2]
-LIVES = (
-    f"""
-import os, sys
-sys.path.append({str(ROOT)!r})  # behind what is installed
-"""
-    + """
-from tests.contract.test_trust import *
 
-def act(root, what):
+def act(root: Path, what: str) -> str:
+    """What is said where somebody does something in a store."""
     store = clear(root)
     try:
         if what == "run":
-            print(go(store))
-        elif what == "signal":
+            return str(go(store))
+        if what == "signal":
             signal(store, RUN, "go", "theirs")
         elif what == "resolve":
             resolve(store, RUN, pending(store, RUN)[0], Resolution.fail("theirs"))
     except (LogError, OSError, RecoveryError, RunFailedError) as exc:
-        print(type(exc).__name__, exc)
-
-root, uid, what = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-with tempfile.TemporaryDirectory() as folder:  # all is imported while it may be read
-    for one in ("run", "signal", "resolve", "run"):
-        act(Path(folder), one)
-print("-----")
-os.setgroups([]); os.setgid(uid); os.setuid(uid)
-act(root, what)
-"""
-)
+        return f"{type(exc).__name__} {exc}"
+    return ""
 
 
 def as_user(root: Path, uid: int, what: str) -> str:
-    """What a process of this user says that does something in the store."""
-    done = subprocess.run(
-        [sys.executable, "-c", LIVES, str(root), str(uid), what],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.partition("-----\n")[2]
+    """The same in a process of this user."""
+    with tempfile.TemporaryDirectory() as folder:  # all is imported while it may be read
+        for one in ("run", "signal", "resolve", "run"):
+            act(Path(folder), one)
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.environ["HOME"] = str(root)
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            os.write(writes, act(root, what).encode())
+        except BaseException:
+            os.write(writes, traceback.format_exc().encode())
+        finally:
+            os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads, encoding="utf-8") as file:
+        said = file.read()
+    os.waitpid(pid, 0)
+    assert "Traceback" not in said, said
+    return said
 
 
 @pytest.fixture

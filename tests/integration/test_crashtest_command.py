@@ -298,7 +298,7 @@ def test_requests_through_the_proxy_are_effects(
 
 
 def request(port: int, method: str, body: bytes | None = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with contextlib.closing(connection):
         connection.request(method, "/pay?x=1", body)
         answer = connection.getresponse()

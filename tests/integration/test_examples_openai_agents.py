@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.installed import skip_without
 from tests.support.paths import ROOT
 
-pytest.importorskip("agents")
+skip_without("agents")
 
 EXAMPLES = ROOT / "examples"
 ASKED = ["model: Serve.", "model: Serve.", "model: Take the money."]

@@ -6,11 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
+from tests.support.installed import skip_without
 from tests.support.paths import ROOT
 
-pytest.importorskip("pydantic_ai")
+skip_without("pydantic_ai")
 
 
 def test_the_shop_dies_while_it_pays_and_pays_once(tmp_path: Path) -> None:

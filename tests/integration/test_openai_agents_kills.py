@@ -21,7 +21,7 @@ from tests.support.framework_lives import kills, survives
 AGENTS = [shop.plainly, shop.streamed, shop.chats]
 
 
-@kills(4)
+@kills(2)
 @pytest.mark.parametrize("agent", AGENTS, ids=lambda one: one.__name__)
 def test_an_agent_that_is_killed_ends_like_one_that_is_not(
     agent: Any, points: int, tmp_path: Path, rng: random.Random

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("openai", reason="the client library is the extra [openai]")
+from tests.support.installed import skip_without
+
+skip_without("openai")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HELD = 2  # the turn in which the agent is killed, while it waits for the answer

@@ -278,7 +278,7 @@ def loop_of_mcp(place: Path) -> Any:
 LOOPS = [loop_of_anthropic, loop_of_openai, loop_of_mcp]
 
 
-@kills(3)
+@kills(2)
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda one: one.__name__)
 def test_a_loop_survives_kills(loop: Any, points: int, tmp_path: Path, rng: random.Random) -> None:
     survives(loop, tmp_path, rng, points, appends=15)

@@ -288,7 +288,7 @@ def warm() -> None:
     JSON_CODEC.dump(DynamicToolsResult, DynamicToolsResult(tools={}, instructions=None))
 
 
-@kills(4)
+@kills(2)
 @pytest.mark.parametrize("live", [whole, streamed])
 def test_an_agent_survives_kills(
     live: Any, points: int, tmp_path: Path, rng: random.Random

@@ -24,8 +24,8 @@ import pytest
 from recovery import CheckpointStore, Resolution
 from recovery.control.resolve import resolve
 
-KILLS = 30
-STEPS = 90
+KILLS = 15
+STEPS = 45
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 # The outside world: notes what it is told, one line per connection, one connection after the

@@ -121,7 +121,7 @@ def sweep(name: str, every: int, keep: int = 0) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_dies_at_calls_of_the_disk(name: str) -> None:
-    sweep(name, 4)
+    sweep(name, 9)
 
 
 @pytest.mark.crash
@@ -141,7 +141,7 @@ def test_a_stop_at_any_time_cuts_no_side_effect_short(seconds: float) -> None:
 
 
 def test_a_pruned_run_dies_at_calls_of_the_disk() -> None:
-    sweep("state and messages", 9, keep=1)
+    sweep("state and messages", 12, keep=1)
 
 
 @pytest.mark.crash
@@ -156,7 +156,7 @@ def test_an_earlier_checkpoint_stands_in_for_one_that_is_damaged() -> None:
     main = replace(main, steps=main.steps * 4)
     program, cut = l.Program(TOOLS, (main,), every=1, keep=1), 0
     calls = len(judged(program, Schedule()).lived.processes[0].flights)
-    for at in range(calls // 3, calls, 24):
+    for at in range(calls // 3, calls, 40):
         schedule = Schedule((Life((Die(at), Harm(at))),))
         found = judged(program, schedule)
         assert not found.findings, f"{found.findings}\n{printed(program)}\n{schedule}"

@@ -174,7 +174,7 @@ def test_every_state_of_a_short_history(name: str, figures: Figures) -> None:
     began, sweep = time.perf_counter(), Sweep()
     for history in crashes(HISTORIES[name], (0,)):
         sweep.losses(history, torn=False)
-        sweep.sample(history, history.disk, 40)
+        sweep.sample(history, history.disk, 20)
     figures.add("power losses, quick", states=sweep.states, seconds=time.perf_counter() - began)
     assert sweep.states > 300
 

@@ -207,7 +207,7 @@ def do(world: World, name: str, what: Any) -> None:
     time.sleep(TICK_S)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations)
 def test_a_listing_is_what_the_logs_say(tmp_path: Path, plan: list[tuple[str, Any]]) -> None:
     path = tmp_path / os.urandom(4).hex()

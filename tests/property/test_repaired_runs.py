@@ -194,7 +194,7 @@ def test_nothing_is_done_twice_behind_a_repair(
     files, done, expected = run_that_died(die_at, is_async, every)
     ends = Counter[str]()
     found = [*damaged_runs(files), *lost_segments(files)]
-    for damaged in rng.sample(found, min(len(found), 12)):
+    for damaged in rng.sample(found, min(len(found), 8)):
         ends[
             check_repaired_run(damaged, (done, expected), is_async, every, rng.choice((0, 1, 2)))
         ] += 1

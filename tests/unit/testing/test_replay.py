@@ -148,7 +148,7 @@ def test_a_finished_run_gives_its_result_and_executes_nothing(agent: Any) -> Non
         assert (ended.result, ended.error, ended.record_end) == (result, None, "")
         assert ended.served > 0
     assert DONE == []
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25  # nobody waits for the slow call
     assert [store.backend.size("r"), *_lines(store)] == before
 
 

@@ -34,6 +34,7 @@ from recovery.integrations.langgraph import EventLogSaver
 from recovery.integrations.langgraph.index import EVERY, Index
 from recovery.integrations.langgraph.thread import log_name
 from recovery.stores import MemoryStore
+from tests.support.scale import scaled
 
 CONFIG: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 
@@ -231,7 +232,7 @@ def test_every_checkpoint_is_what_it_was_when_it_was_put(
     expected: dict[str, Any] = {}
     pending: dict[str, list[Any]] = {}
     config: Any = CONFIG
-    for _ in range(150):
+    for _ in range(scaled(70, 150)):
         for task in range(rng.randrange(3)):
             writes = editing.edit()
             if writes and "checkpoint_id" in config["configurable"]:

@@ -435,7 +435,7 @@ def test_a_thread_of_a_plain_agent_may_take_its_time_before_a_recorded_call(
 def test_threads_that_were_there_before_the_run_are_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(STRICT_WAIT_S, Blocking.RUNNABLE, 2.0)
+    monkeypatch.setitem(STRICT_WAIT_S, Blocking.RUNNABLE, 60.0)
     names, over = iter(["old", "new"]), threading.Event()
 
     def busy() -> None:
@@ -452,7 +452,7 @@ def test_threads_that_were_there_before_the_run_are_not_waited_for(
     try:
         with pytest.raises(DivergenceError):
             RecoverableAgent(agent, CheckpointStore()).run_with_recovery_sync("t", "run")
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 50
     finally:
         over.set()
         other.join()

@@ -16,9 +16,9 @@ from typing import Any, cast
 import pytest
 
 import recovery.agent.agent_errors
-from eventlog import LogError, LogLockedError, RefusedValueError
+from eventlog import LogLockedError, RefusedValueError
 from eventlog.errors import FencedError, WriterFailedError
-from eventlog.testing import Crash, SimulatedDisk
+from eventlog.testing import SimulatedDisk
 from recovery import (
     CheckpointStore,
     InDoubtError,
@@ -35,14 +35,13 @@ from recovery import (
 )
 from recovery.control.resolve import resolve
 from recovery.errors import (
-    DamagedRunError,
     DivergenceError,
     RunFailedError,
     TaskMismatchError,
     UnrecordedResultError,
 )
 from recovery.inspect.follow import events
-from tests.support.lives import Died, Disk, after_death, die_in, disk_store, executed, run, send
+from tests.support.lives import Died, Disk, die_in, disk_store, executed, run, send
 
 keys: list[str] = []  # the idempotency keys that `dying` was given
 
@@ -527,19 +526,6 @@ def test_a_tool_cannot_swallow_that_a_call_inside_it_parked():
 # -- divergence
 
 
-async def version_1(run: Run) -> Any:
-    found = []
-    async for step in run.steps():
-        found.append(await run.call(look, ["a", step, len(run.messages)]))
-        run.messages.append({"step": step})
-        await run.call(send, step)
-        if step == 4:
-            if run.recovery_count == 0:
-                raise Died
-            return found
-    raise AssertionError
-
-
 def changed(what: str) -> Callable[[Run], Any]:
     async def version_2(run: Run) -> Any:
         async for step in run.steps():
@@ -565,32 +551,6 @@ def changed(what: str) -> Callable[[Run], Any]:
     return version_2
 
 
-@pytest.mark.parametrize(
-    "what",
-    ["argument", "message", "other message", "call left out", "new call first", "late message"],
-)
-def test_changed_code_is_stopped_and_leaves_no_trace(what):
-    store = die_in(version_1, disk_store(), checkpoint_every_n=9)
-    before = Counter(executed)
-    for _ in range(2):
-        with pytest.raises(DivergenceError) as caught:
-            run(changed(what), store, checkpoint_every_n=9, on_drift="stop")
-    assert "recorded" in str(caught.value)
-    assert "now:" in str(caught.value)
-    assert executed == before
-    # The code that made the record goes on with it.
-    found = run(version_1, store, checkpoint_every_n=9)
-    assert found["result"] == [["a", step, step - 1] for step in range(1, 5)]
-    assert executed == before
-
-
-def test_an_agent_that_ends_early_has_diverged():
-    store = die_in(version_1, disk_store(), checkpoint_every_n=9)
-    with pytest.raises(DivergenceError, match="the agent returned"):
-        run(changed("ends early"), store, checkpoint_every_n=9)
-    assert run(version_1, store, checkpoint_every_n=9)["result"]
-
-
 def test_the_same_call_id_with_other_arguments_is_shown_side_by_side():
     async def agent(run: Run) -> None:
         await run.call(send, executed["agent"], call_id="call_7")
@@ -608,89 +568,6 @@ def test_the_same_call_id_with_other_arguments_is_shown_side_by_side():
 
 
 # -- first execution equals replay
-
-
-class CustomError(Exception):
-    pass
-
-
-class DeclaredError(Exception):
-    pass
-
-
-class FussyError(Exception):
-    def __init__(self, a: str, b: str) -> None:
-        super().__init__(f"{a} and {b}")
-
-
-class UnprintableError(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no")
-
-
-RAISED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "builtin": (lambda: (_ for _ in ()).throw(ValueError("x", 1)), ValueError, "('x', 1)"),
-    "key": (lambda: dict[str, int]()["k"], KeyError, "'k'"),
-    "zero": (lambda: 1 // 0, ZeroDivisionError, "integer division or modulo by zero"),
-    "missing file": (lambda: open("/nonexistent/x"), FileNotFoundError, "/nonexistent/x"),  # noqa: SIM115, PTH123
-    "two files": (lambda: os.rename("/nonexistent/x", "/y"), FileNotFoundError, "-> '/y'"),  # noqa: PTH104
-    "unicode": (b"\xff".decode, UnicodeDecodeError, "can't decode byte 0xff"),
-    "surrogate": (lambda: (_ for _ in ()).throw(ValueError("\ud800")), ValueError, "\ud800"),
-    "stop": (lambda: next(iter([])), RuntimeError, "StopIteration"),
-    "own": (lambda: (_ for _ in ()).throw(CustomError("x")), CustomError, "x"),
-    "declared": (
-        lambda: (_ for _ in ()).throw(DeclaredError("x", [1])),
-        DeclaredError,
-        "('x', [1])",
-    ),
-    "fussy": (
-        lambda: (_ for _ in ()).throw(FussyError("x", "y")),
-        FussyError,
-        "x and y",
-    ),
-    "unprintable": (lambda: (_ for _ in ()).throw(UnprintableError()), ToolError, "no message"),
-    "long": (lambda: (_ for _ in ()).throw(ValueError("x" * 99_999)), ValueError, "xxx"),
-    "group": (
-        lambda: (_ for _ in ()).throw(ExceptionGroup("g", [ValueError()])),
-        ExceptionGroup,
-        "g",
-    ),
-    "permanent": (lambda: (_ for _ in ()).throw(PermanentError("x")), PermanentError, "x"),
-}
-
-
-@pytest.mark.parametrize("name", RAISED)
-@pytest.mark.parametrize("plain", [True, False])
-def test_the_agent_sees_the_same_exception_first_and_on_replay(name, plain):
-    make, expected, text = RAISED[name]
-    seen = []
-
-    @tool(raises=[DeclaredError])
-    def failing(name: str) -> Any:
-        executed[name] += 1
-        return make()
-
-    @tool(raises=[DeclaredError], name="failing")
-    async def afailing(name: str) -> Any:
-        return failing.tool_spec.function(name)  # type: ignore[attr-defined]
-
-    async def agent(run: Run) -> str:
-        try:
-            await run.call(failing if plain else afailing, name)
-        except Exception as exc:
-            seen.append(exc)
-        else:
-            raise AssertionError
-        if run.recovery_count < 2:
-            raise OSError
-        return "done"
-
-    assert run(agent, CheckpointStore())["result"] == "done"
-    assert executed == {name: 1}
-    assert [type(exc) for exc in seen] == [expected] * 3
-    assert [str(exc) for exc in seen] == [str(seen[0])] * 3
-    assert [repr(exc.args) for exc in seen] == [repr(seen[0].args)] * 3
-    assert text in str(seen[0])
 
 
 def test_the_agent_sees_the_same_values_first_and_on_replay():
@@ -979,22 +856,22 @@ def test_fifty_runs_share_a_process():
 
 
 def test_the_same_run_twice_at_once_is_refused_at_once():
+    begun, over = asyncio.Event(), asyncio.Event()
+
     async def agent(run: Run) -> str:
-        await run.call(asyncio.sleep, 0.2)
+        begun.set()
+        await over.wait()
         return "done"
 
     async def main(of: RecoverableAgent) -> Any:
-        return await asyncio.gather(
-            of.run_with_recovery("t", "run"),
-            of.run_with_recovery("t", "run"),
-            return_exceptions=True,
-        )
+        first = asyncio.create_task(of.run_with_recovery("t", "run"))
+        await begun.wait()
+        with pytest.raises(LogLockedError):
+            await of.run_with_recovery("t", "run")
+        over.set()
+        return await first
 
-    began = time.monotonic()
-    first, second = asyncio.run(main(RecoverableAgent(agent, CheckpointStore())))
-    assert first["result"] == "done"
-    assert isinstance(second, LogLockedError)
-    assert time.monotonic() - began < 10
+    assert asyncio.run(main(RecoverableAgent(agent, CheckpointStore())))["result"] == "done"
 
 
 def test_cancelling_leaves_the_run_to_be_resumed():
@@ -1186,51 +1063,6 @@ def test_a_run_that_was_taken_over_ends_as_fenced():
 # -- the process dies at any moment
 
 
-def test_an_agent_that_dies_at_any_write_executes_nothing_twice(monkeypatch):
-    """A short agent, killed at each call that changes the disk."""
-    # Another thread that writes would make it another call each time, and die of Crash itself.
-    monkeypatch.setattr("eventlog.write.log.committer.request", lambda log: None)
-
-    async def agent(run: Run) -> Any:
-        run.messages.append(await run.call(look, "first"))
-        async for step in run.steps():
-            sent = await asyncio.gather(run.call(asend, step * 10), run.call(asend, step * 10 + 1))
-            run.messages += sent
-            run.state["step"] = step
-            if step == 3:
-                return [run.state, run.messages, run.now() > 0]
-        raise AssertionError
-
-    expected = None
-    for at in range(1000):
-        executed.clear()
-        disk = SimulatedDisk(at)
-        disk.crash_at(at, torn_size=at % 100)
-        store = disk_store(disk)
-        resolved = 0
-        try:
-            found = run(agent, store, checkpoint_every_n=1)["result"]
-        except (Crash, LogError):  # the other task's append comes upon the dead disk
-            store = after_death(store)
-            while True:
-                try:
-                    found = run(agent, store, checkpoint_every_n=1)["result"]
-                    break
-                except InDoubtError as exc:
-                    for call in exc.calls:
-                        happened = executed[call.args[0]] > 0
-                        value = Resolution.outcome(f"sent {call.args[0]}")
-                        resolve(store, "run", call.lsn, value if happened else Resolution.retry())
-                        resolved += 1
-        expected = expected or found
-        assert found == expected
-        sends = {what: times for what, times in executed.items() if what != "first"}
-        assert sends == dict.fromkeys((10, 11, 20, 21, 30, 31), 1), at
-        if at >= len(disk.calls):
-            break
-    assert at > 30
-
-
 def test_a_result_that_was_handed_out_survives_a_power_loss():
     async def agent(run: Run) -> Any:
         executed["agent"] += 1
@@ -1247,37 +1079,7 @@ def test_a_result_that_was_handed_out_survives_a_power_loss():
         assert executed == {"agent": 1, "1": 1}
 
 
-def test_a_side_effect_is_known_about_after_a_power_loss():
-    """Its intent is durable before it starts."""
-
-    async def agent(run: Run) -> Any:
-        await run.call(look, 1)
-        return await run.call(dying, "x")
-
-    for seed in range(20):
-        executed.clear()
-        disk = SimulatedDisk(seed)
-        with pytest.raises(Died):
-            run(lost_power_in(agent, disk), disk_store(disk))
-        assert snapshots, "the effect was made"
-        with pytest.raises(InDoubtError, match="dying"):
-            run(agent, disk_store(snapshots.pop()))
-        assert executed["x"] == 1
-
-
 snapshots: list[SimulatedDisk] = []
-
-
-def lost_power_in(agent: Callable[[Run], Any], disk: SimulatedDisk) -> Callable[[Run], Any]:
-    """The agent, of whose disk a power loss at the moment of the effect is kept."""
-
-    async def watched(run: Run) -> Any:
-        try:
-            return await agent(run)
-        finally:
-            snapshots.append(disk.after_power_loss(disk.seed))
-
-    return watched
 
 
 def test_a_task_that_outlives_its_step_is_not_lost():
@@ -1303,26 +1105,6 @@ def test_a_task_that_outlives_its_step_is_not_lost():
     store = die_in(agent, disk_store(), checkpoint_every_n=1)
     assert run(agent, store, checkpoint_every_n=1)["result"] == ["x", 5]
     assert {executed[n] for n in range(1, 6)} == {1}
-
-
-def test_a_lost_record_stops_the_run_and_nothing_is_executed():
-    async def agent(run: Run) -> Any:
-        for n in range(5):
-            await run.call(send, f"MAIL {n}")
-        raise Died
-
-    store = die_in(agent, disk_store())
-    store.claim("run").close()  # closed cleanly: all is known to have been durable
-    assert isinstance(store.backend, Disk)
-    for inode in store.backend.disk.directories["home/run"].values():
-        at = bytes(inode.content).find(b"sent MAIL 2")
-        if at >= 0:
-            inode.content[at] ^= 1
-    before = Counter(executed)
-    with pytest.raises(DamagedRunError, match="fails its CRC") as caught:
-        run(agent, store)
-    assert [damage.lost for damage in caught.value.damage] == [1]
-    assert executed == before
 
 
 def test_damaged_checkpoints_lead_further_back_and_never_to_a_second_execution():

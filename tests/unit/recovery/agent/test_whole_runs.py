@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,18 +17,11 @@ from recovery import (
     RecoverableAgent,
     Resolution,
     SyncRun,
-    current_call,
     tool,
 )
-from recovery.control.resolve import resolve
-from recovery.errors import DivergenceError
 from recovery.inspect.status import status
-from recovery.journal.messages import Messages
 from recovery.values.pack import unpack
-from recovery.values.types import Ref
 from tests.support.lives import Died, Disk
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="about the system calls of Linux")
 
 
 def run(agent: Callable[[SyncRun], Any], disk: SimulatedDisk, every: int = 3) -> Any:
@@ -59,49 +51,6 @@ def test_every_policy_but_retry_has_its_intent_durable_first(policy: Any) -> Non
         made = tool(after_crash=policy)(effect)
     run(lambda run: run.call(made), disk)
     assert intents == [1] * 8
-
-
-def test_a_resolution_survives_a_power_loss() -> None:
-    @tool
-    def send() -> str:
-        raise Died
-
-    def agent(run: SyncRun) -> Any:
-        return run.call(send)
-
-    disk = die_in(agent, SimulatedDisk())
-    with pytest.raises(InDoubtError) as caught:
-        run(agent, disk)
-    resolve(
-        CheckpointStore(Disk(disk)),
-        "run",
-        caught.value.calls[0].lsn,
-        Resolution.outcome("was sent"),
-    )
-    for seed in range(8):
-        assert run(agent, disk.after_power_loss(seed)) == "was sent"
-
-
-def test_attempts_are_counted_over_recoveries() -> None:
-    attempts = []
-
-    @tool(after_crash="retry")
-    def search() -> str:
-        call = current_call()
-        assert call is not None
-        attempts.append(call.attempt)
-        if len(attempts) < 4:
-            raise Died
-        return "found"
-
-    def agent(run: SyncRun) -> Any:
-        return run.call(search)
-
-    disk = SimulatedDisk()
-    for _ in range(3):
-        disk = die_in(agent, disk)
-    assert run(agent, disk) == "found"
-    assert attempts == [1, 2, 3, 4]
 
 
 def damage_checkpoint(disk: SimulatedDisk, step: int) -> None:
@@ -207,38 +156,6 @@ def test_a_checkpoint_that_a_thread_outlived_is_passed_over() -> None:
     assert executed == ["late"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda messages: messages.append("new"),
-        lambda messages: messages.extend(["new"]),
-        lambda messages: messages.insert(1, "new"),
-        lambda messages: messages.pop(0),
-        lambda messages: messages.remove("b"),
-        lambda messages: messages.clear(),
-        lambda messages: messages.reverse(),
-        lambda messages: messages.sort(reverse=True),
-        lambda messages: messages.__setitem__(1, "new"),
-        lambda messages: messages.__setitem__(slice(0, 2), ["new"]),
-        lambda messages: messages.__delitem__(1),
-        lambda messages: messages.__delitem__(slice(0, 2)),
-        lambda messages: messages.__iadd__(["new"]),
-        lambda messages: messages.__imul__(2),
-    ],
-)
-def test_every_way_to_change_the_messages_is_recorded(change: Callable[[Any], Any]) -> None:
-    recorded: list[Any] = []
-
-    def recorder(start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
-        recorded[start:stop] = [unpack(one) for one in packed]
-        return [None] * len(packed)
-
-    messages = Messages(recorder)
-    messages.extend(["a", "b", "c"])
-    change(messages)
-    assert recorded == messages != ["a", "b", "c"]
-
-
 def test_a_reconcile_hook_asks_anew_at_each_recovery() -> None:
     """What it was told the last time may not be true any more."""
     asked = []
@@ -262,38 +179,3 @@ def test_a_reconcile_hook_asks_anew_at_each_recovery() -> None:
     with pytest.raises(InDoubtError):
         run(agent, disk)
     assert run(agent, disk) == "was sent"
-
-
-def test_the_same_call_with_other_arguments_is_not_served_the_old_result() -> None:
-    executed = []
-
-    @tool
-    def send(to: str) -> str:
-        executed.append(to)
-        return f"sent to {to}"
-
-    def agent_to(to: str, end: bool) -> Callable[[SyncRun], Any]:
-        def agent(run: SyncRun) -> Any:
-            found = run.call(send, to)
-            if not end:
-                raise Died
-            return found
-
-        return agent
-
-    disk = die_in(agent_to("one", False), SimulatedDisk())
-    with pytest.raises(DivergenceError, match=r"(?s)one.*two"):
-        run(agent_to("two", True), disk)
-    assert run(agent_to("one", True), disk) == "sent to one"
-    assert executed == ["one"]
-
-
-def test_large_arguments_are_recorded_by_digest() -> None:
-    disk = SimulatedDisk()
-    given = "x" * 100_000
-    found = run(lambda run: run.call(len, given) + run.call(len, "short"), disk)
-    assert found == len(given) + len("short")
-    with EventLog.read("home/run", files=disk) as log:
-        calls = [record for record in log.records() if record.kind == "call"]
-    assert [record.body.get("args") for record in calls] == [None, [["short"], {}]]
-    assert max(len(record.packed) for record in calls) < 1000

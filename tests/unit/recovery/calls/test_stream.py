@@ -358,7 +358,7 @@ def test_which_errors_count_is_for_the_retry_to_say(reader):
 
 
 def test_a_timeout_is_of_the_wait_for_one_chunk():
-    @tool(timeout_s=0.05, on_timeout="fail")
+    @tool(timeout_s=0.5, on_timeout="fail")
     async def source() -> AsyncIterator[str]:
         yield "a"
         yield "b"
@@ -371,7 +371,7 @@ def test_a_timeout_is_of_the_wait_for_one_chunk():
         with pytest.raises(TimeoutError, match="took longer"):
             async for chunk in run.stream(source):
                 seen.append(chunk)
-                await asyncio.sleep(0.06)  # the consumer's own time does not count
+                await asyncio.sleep(0.6)  # the consumer's own time does not count
         return list(seen)
 
     assert start(agent) == ["a", "b"]

@@ -586,7 +586,7 @@ def test_another_process_that_holds_the_run_is_named(tmp_path):
         began = time.monotonic()
         with pytest.raises(LogLockedError) as caught:
             store.save(checkpoint(2))
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         assert (caught.value.pid, f"process {other.pid} on " in str(caught.value)) == (
             other.pid,
             True,

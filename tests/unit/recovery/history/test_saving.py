@@ -53,7 +53,7 @@ def saved(backend: MemoryStore, kept: Kept, rng: random.Random) -> list[tuple[li
 def test_what_is_saved_is_loaded_and_a_damaged_byte_costs_one(
     kept: Kept, rng: random.Random
 ) -> None:
-    for _ in range(8):
+    for _ in range(4):
         backend = MemoryStore()
         wanted = saved(backend, kept, rng)
         store = CheckpointStore(backend)

@@ -128,7 +128,7 @@ def test_the_most_urgent_runs_go_first_and_none_too_early(store: CheckpointStore
 
     for priority in (1, 3, 2):
         store.submit("plain", priority, priority=priority)
-    late = store.submit("plain", 9, priority=9, delay_s=0.8)
+    late = store.submit("plain", 9, priority=9, delay_s=3)
     submitted = time.time()
     worker = Worker(plain, store, concurrency=1)
     thread = threading.Thread(target=worker.run_sync)
@@ -137,7 +137,7 @@ def test_the_most_urgent_runs_go_first_and_none_too_early(store: CheckpointStore
         time.sleep(0.02)
     worker.stop()
     thread.join()
-    assert order == [3, 2, 1, 9] and late.status().started >= submitted + 0.7
+    assert order == [3, 2, 1, 9] and late.status().started >= submitted + 2.9
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_health_and_metrics(tmp_path: Path) -> None:
     base = f"http://127.0.0.1:{server.server_port}"
 
     def got(path: str) -> str:
-        with urllib.request.urlopen(base + path, timeout=10) as answer:
+        with urllib.request.urlopen(base + path, timeout=60) as answer:
             return str(answer.read().decode())
 
     try:
