@@ -5,8 +5,9 @@
         def open_store(self, tmp_path):
             return lambda: MyStore(tmp_path)      # two calls: as two processes would open it
 
-For a store on a server, made of an Engine, ``ServerConformance`` has more: lost connections before
-and after each statement, statements that are executed late, and leases that run out.
+For a store on a server, made of an Engine, ``ServerConformance`` has more: commits whose outcome is
+unknown, statements that are executed late, and leases that run out. ``FaultConformance`` ends the
+connection at each request of a run's whole life.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from recovery.agent.recoverable import RecoverableAgent
 from recovery.declare.tool import tool
 from recovery.stores.protocol import RunStore
 from recovery.stores.remote_store import RemoteStore
+from recovery.testing.conformance_parts.of_faults import FaultConformance
 from recovery.testing.conformance_parts.of_logs import (
     RUN,
     LogConformance,
@@ -36,7 +38,7 @@ from recovery.testing.conformance_parts.of_logs import (
 )
 from recovery.testing.conformance_parts.of_runs import RunConformance
 
-__all__ = ["FaultyEngine", "ServerConformance", "StoreConformance"]
+__all__ = ["FaultConformance", "FaultyEngine", "ServerConformance", "StoreConformance"]
 
 
 class StoreConformance(LogConformance, RunConformance):

@@ -84,9 +84,10 @@ class Proxy:
             client.transport.abort()
             return
         faulty = asyncio.Event()
-        await asyncio.gather(
-            self._pump(reader, server, OUT, faulty), self._pump(answers, client, BACK, faulty)
-        )
+        with suppress(asyncio.CancelledError):  # the proxy is closed
+            await asyncio.gather(
+                self._pump(reader, server, OUT, faulty), self._pump(answers, client, BACK, faulty)
+            )
 
     async def _pump(
         self,
