@@ -7,6 +7,7 @@ if it is not. Meanwhile the callers wait, for at most ``patience_s``.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import threading
@@ -58,6 +59,8 @@ class Link:
         self._behind: set[RemoteAppender] = set()
         self._behind_at = 0.0
         self._sleeps_until = 0.0  # when the thread looks next by itself
+        # Whether a thread sends. Invariant: only one at a time.
+        self._is_busy = self._waits_for_caller = False
         self._open: dict[RemoteAppender, float] = {}  # and when its lease was renewed
         self._thread: threading.Thread | None = None
 
@@ -77,6 +80,8 @@ class Link:
             for log in logs:
                 appender = cast("_OnServer", log).appender
                 self._ask(appender, appender.next_lsn - 1, False, _for_log(done, log))
+            if not self._is_busy:
+                self._wake.notify()
 
     def commit_and_wait(
         self, appender: RemoteAppender, target: int, everything: bool = False
@@ -91,8 +96,22 @@ class Link:
             failed.append(error)
             answered.set()
 
-        with self._wake:
-            self._ask(appender, target, everything, done)
+        sends = False
+        try:
+            with self._wake:
+                self._ask(appender, target, everything, done)
+                if self._is_busy:
+                    pass
+                elif _in_event_loop():
+                    self._wake.notify()
+                else:  # this thread waits anyway: no other one has to be woken
+                    sends = self._is_busy = True
+                    due = self._due(time.monotonic())
+            if sends:
+                self._send(due)
+        finally:  # interrupted, it leaves what it has not answered to the link's thread
+            if sends:
+                self._sent()
         answered.wait()
         if failed[0] is not None:
             appender.failure_unreported = False
@@ -113,7 +132,13 @@ class Link:
     def _ask(self, appender: RemoteAppender, target: int, everything: bool, done: Done) -> None:
         self._waiting.setdefault(appender, []).append((target, everything, done))
         self._start()
-        self._wake.notify()
+
+    def _sent(self) -> None:
+        """Let another thread send."""
+        with self._wake:
+            self._is_busy = False
+            if self._waiting or self._waits_for_caller:
+                self._wake.notify()
 
     def _start(self) -> None:
         if self._thread is None:
@@ -125,7 +150,10 @@ class Link:
     def _run(self) -> None:
         try:
             while (due := self._next()) is not None:
-                self._send(due)
+                try:
+                    self._send(due)
+                finally:
+                    self._sent()
         finally:  # if an error has ended this thread, the next request starts another
             with self._wake:
                 self._thread = None
@@ -138,7 +166,13 @@ class Link:
             naps = True
             while True:
                 now = time.monotonic()
+                if self._is_busy:  # a caller sends
+                    self._waits_for_caller = True
+                    self._wake.wait()
+                    self._waits_for_caller = False
+                    continue
                 if due := self._due(now):
+                    self._is_busy = True
                     return due
                 times = [renewed + self.lease_s / 3 for renewed in self._open.values()]
                 times += [self._behind_at] * bool(self._behind)
@@ -276,6 +310,14 @@ class Link:
             else:
                 one.refuse(one.fenced(self._head_of(one)))
         return missing
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _for_log(done: Callable[[WritableLog, Exception | None], None], log: WritableLog) -> Done:

@@ -25,7 +25,7 @@ from bench.subjects.paced import Paced, Watch
 
 # Of those that take seconds, one is with the quick tests; `make crash` has the others.
 SLOW = {"append", "checkpoint", "graphs", "import", "memory", "resume", "scan", "step"}
-SLOW |= {"threads", "toolcalls", "unsynced"}
+SLOW |= {"postgres", "scaling", "threads", "toolcalls", "unsynced"}
 NAMES = [
     pytest.param(name, marks=[pytest.mark.crash] if name in SLOW else [])
     for name in bench.BENCHMARKS

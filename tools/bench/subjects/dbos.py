@@ -1,4 +1,4 @@
-"""DBOS on SQLite."""
+"""DBOS, on SQLite or where the case has its database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Dbos:
     def __init__(self, directory: Path, case: dict[str, Any]) -> None:
         size, self._made = case["size"], 0
         sqlalchemy.event.listen(Engine, "connect", self._connected)
-        database = f"sqlite:///{directory / 'db'}"
+        database = case.get("database") or f"sqlite:///{directory / 'db'}"
         DBOS(config={"name": "bench", "system_database_url": database, "log_level": "ERROR"})
 
         @DBOS.step()

@@ -87,11 +87,13 @@ class Watch:
         self._made = time.perf_counter()
         self._ends: list[list[float]] = [[] for _ in range(runs)]
         self._missing = iter(self._ends)
+        self._cpu = 0.0
         self._barrier = threading.Barrier(runs)
 
     def arrived(self) -> tuple[list[float], bool]:
         """Where a run that has begun notes the ends of its steps; whether it was the last."""
         ends = next(self._missing)
+        self._cpu = time.process_time()
         return ends, ends is self._ends[-1]
 
     def meet(self) -> list[float]:
@@ -105,13 +107,17 @@ class Watch:
         self._barrier.abort()
 
     def summary(self) -> dict[str, float]:
-        """Seconds: of all steps together, of one, and of the fastest and the slowest run."""
+        """Seconds: of all steps together, of one, and of the fastest and the slowest run.
+
+        ``cpu``: of a step, in all threads, since the last run arrived; its share of their ends too.
+        """
         steps = sorted(b - a for ends in self._ends for a, b in pairwise(ends))
         runs = [ends[-1] - ends[0] for ends in self._ends]
         return {
             "begun": min(ends[0] for ends in self._ends) - self._made,
             "seconds": max(ends[-1] for ends in self._ends) - min(ends[0] for ends in self._ends),
             "steps": len(steps),
+            "cpu": (time.process_time() - self._cpu) / len(steps),
             "p50": median(steps),
             "p99": steps[len(steps) * 99 // 100],
             "longest": steps[-1],
