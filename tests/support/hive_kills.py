@@ -32,7 +32,7 @@ from tests.support.pages import blocks
 ITEMS = 4
 PAGE = "hive.md"
 # Of the page: the block for a version, and the programs that run with it, in order.
-BLOCKS = {"main": (1, [2, 3, 5]), "0.8.0": (4, [2, 3, 5])}
+BLOCKS = {"main": (1, [2, 3]), "0.8.0": (4, [2, 3])}
 REPEATS = {"chain_of_checkpoints": 1, "plan": 1, "page": 0}  # a node without a record of its start
 PULL_REQUEST = """
 from framework.graph.edge import EdgeCondition, EdgeSpec, GraphSpec
