@@ -11,6 +11,7 @@ sys.path.append(str(ROOT / "tools"))  # behind what is installed
 
 from bench import __main__ as bench
 from bench import report
+from bench._table import number
 
 FIGURES = ROOT / "docs" / "benchmarks"
 
@@ -56,3 +57,12 @@ def test_what_the_readme_says_of_speed() -> None:
     flushes = json.loads((FIGURES / "step.json").read_text())["results"]
     found = {one["case"]: one["flushes"] for one in flushes if one["subject"] == ours}
     assert round(found["side effect"]) == 1 and round(found["read-only call"]) == 0
+
+
+def test_what_is_said_of_many_runs() -> None:
+    rows = json.loads((FIGURES / "scaling.json").read_text())["results"]
+    rows += json.loads((FIGURES / "postgres.json").read_text())["results"]
+    page = (ROOT / "docs" / "scaling.md").read_text()
+    kept = [one for one in rows if "scaling" in one["case"] or one["subject"].startswith("agent")]
+    said = [number(one["median"]) for one in kept if ", ms" not in one["case"]]
+    assert len(said) > 20 and [one for one in said if one not in page] == ["2,028"]

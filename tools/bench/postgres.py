@@ -17,10 +17,10 @@ ABOUT = """\
 One private server on this machine, with `fsync` and `synchronous_commit` on. So many runs begin,
 and when all have, each makes its steps: a side effect whose tool returns 2 KiB of text. Ours are
 async agents in one event loop, with one connection that commits. The yardstick inserts as many
-bytes with psycopg: a row and a commit for each step, a prepared statement, a thread and a
-connection for each run; it runs no agent and decides nothing. DBOS has a thread for each workflow,
-which is its default. All share two CPUs with the server. Three passes, in turns; CPU is that of the
-client's process, while the runs make their steps and end.
+bytes with psycopg: a row and a commit for each step, by a prepared statement. It has a thread and a
+connection for each run, and no agent. DBOS has a thread for each workflow, which is its default.
+All share two CPUs with the server. Three passes, in turns. CPU is that of the client's process,
+while the runs make their steps and end.
 
 *One commit* is `log.append` and `log.commit` beside one such INSERT, without agents. The last rows
 count statements."""

@@ -14,9 +14,9 @@ ABOUT = """\
 *A finished run* has one step; *a step more* is measured with runs of 100. Each step is a side
 effect that returns 2 KiB of text. Files are counted with their directory, in blocks of the file
 system; PostgreSQL's tables with their indexes and what updates have left. *A waiting run* is what
-each of many more takes in the memory of one process, of async agents that wait for a signal. Runs
-are listed with their status by `store.runs()`: for the first time, and again. `find` of a store with
-a queue opens no run."""
+each of many more takes in the memory of one process, of async agents that wait for a signal.
+`store.runs()` lists each run with its status, the first time and again. `find`, of a store with a
+queue, opens no run."""
 UNIT = "as the case says"
 YARDSTICK = "nothing"
 CHART = Chart("bars")
