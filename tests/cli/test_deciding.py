@@ -236,11 +236,7 @@ def test_what_a_live_run_waits_for_is_among_what_to_do_next(store: Path) -> None
     "words",
     [
         "resolve parked 58 --retry",
-        "approve waiting 38 -y",
-        "signal sleeping answer",
-        "cancel waiting --yes",
         "fork finished new --at 4",
-        "show parked",
         "checkpoints finished",
     ],
 )

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import re
-import signal
 import subprocess
 import sys
-import termios
-import time
 from pathlib import Path
 
 import msgpack
@@ -18,7 +13,6 @@ import pytest
 from logdump import main
 
 from eventlog import EventLog, Packed
-from eventlog.dump import from_json
 from eventlog.encryption import Encryption
 from tests.cli.harness import call
 
@@ -68,22 +62,6 @@ def files(path: Path) -> dict[str, tuple[bytes, int, int]]:
     return {p.name: (p.read_bytes(), p.stat().st_mtime_ns, p.stat().st_ino) for p in path.iterdir()}
 
 
-def test_dump_is_aligned_and_one_line_per_record(log: Path) -> None:
-    done = run("dump", log)
-    assert (done.returncode, done.stderr) == (0, b"")
-    lines = done.stdout.decode().splitlines()
-    assert len(lines) == 24
-    head = lines[0]
-    assert head.split() == ["LSN", "TIME", "(UTC)", "KIND", "SIZE", "VALUE"]
-    for number, line in enumerate(lines[1:], 1):
-        assert line[:9] == f"{number:>9}"
-        if number != 21:  # its kind is wider than its column
-            assert line[head.index("KIND") - 2 : head.index("KIND")] == "  "
-            assert int(line[: head.index("VALUE")].split()[-1]) > 0
-    assert all(len(line) <= 160 for line in lines)
-    assert "ext 99" in lines[-1] and "2.5" in lines[-1]
-
-
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_nothing_from_a_log_reaches_the_terminal_raw(log: Path, options: tuple[str, ...]) -> None:
     done = run("dump", log, *options)
@@ -98,14 +76,6 @@ def test_nothing_raw_from_damaged_logs_and_paths(tmp_path: Path) -> None:
     for done in (run("verify", path), run("dump", path), run("dump", f"{path}x")):
         text = (done.stdout + done.stderr).decode()
         assert text and not [c for c in text if not c.isprintable() and c != "\n"]
-
-
-def test_json_is_what_was_written(log: Path) -> None:
-    items = [json.loads(line) for line in run("dump", "--json", log).stdout.splitlines()]
-    records = list(EventLog.read(log).records())
-    assert [(i["lsn"], i["kind"], from_json(i["body"])) for i in items] == [
-        (r.lsn, r.kind, r.body) for r in records
-    ]
 
 
 def test_reading_changes_nothing(log: Path) -> None:
@@ -137,13 +107,6 @@ def test_verify_says_what_is_wrong_and_where(log: Path) -> None:
     *findings, totals = [json.loads(line) for line in done.stdout.splitlines()]
     assert {f["bit"] for f in findings} == {2, 4}
     assert totals["type"] == "totals" and totals["exit_code"] == done.returncode == 6
-
-
-def test_dump_shows_damage_and_exits_with_its_bits(log: Path) -> None:
-    flip(segment(log, 2), 200)
-    done = run("dump", log)
-    assert done.returncode == 2
-    assert b"DAMAGE  segment 2" in done.stdout
 
 
 def test_torn_tail_is_bit_1_for_verify_and_no_failure_for_dump(tmp_path: Path) -> None:
@@ -201,29 +164,6 @@ def test_link_inside_a_log_is_refused(log: Path, tmp_path: Path) -> None:
     assert done.returncode == 32 and b"not a regular file" in done.stdout
 
 
-def big(path: Path) -> Path:
-    with EventLog.open(path, durability="none", segment_size=1 << 20) as log:
-        for i in range(60_000):
-            log.append("k", [i, "x" * 100])
-    return path
-
-
-def test_closed_pipe_ends_it_quietly(tmp_path: Path) -> None:
-    path = big(tmp_path / "run")
-    process = subprocess.Popen(
-        [*COMMAND, "dump", path],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=ENVIRONMENT,
-    )
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait(30) == 141
-    process.stderr.close()
-
-
 @pytest.mark.parametrize("command", ["dump", "verify"])
 def test_pipe_that_is_closed_before_the_end_is_noticed(log: Path, command: str) -> None:
     reading, writing = os.pipe()
@@ -237,72 +177,6 @@ def test_pipe_that_is_closed_before_the_end_is_noticed(log: Path, command: str) 
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
-
-
-def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
-    path = big(tmp_path / "run")
-    process = subprocess.Popen(
-        [*COMMAND, "dump", path],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=ENVIRONMENT,
-    )
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.readline()  # and no more, so that it waits in a write
-    time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    process.stdout.read()
-    assert process.stderr.read() == b""
-    assert process.wait(30) == 130
-    process.stdout.close()
-    process.stderr.close()
-
-
-def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
-    program = (
-        "import resource, sys; from logdump import main; code = main(sys.argv[1:]); "
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr); sys.exit(code)"
-    )
-    peaks = []
-    for size in (1, 40):
-        path = tmp_path / f"run{size}"
-        with EventLog.open(path, durability="none", segment_size=1 << 20) as log:
-            for i in range(size * 1000):
-                log.append("k", [i, "x" * 1000])
-        done = subprocess.run(
-            [sys.executable, "-c", program, "verify", path],
-            capture_output=True,
-            env=ENVIRONMENT,
-            check=True,
-        )
-        peaks.append(int(done.stderr))
-    assert peaks[1] - peaks[0] < 12_000, peaks  # KiB; the longer log has 40 MB
-
-
-def test_on_a_terminal_lines_fit_its_width(log: Path) -> None:
-    master, slave = pty.openpty()
-    termios.tcsetwinsize(slave, (24, 80))
-    environment = {k: v for k, v in ENVIRONMENT.items() if k not in ("COLUMNS", "LINES")}
-    process = subprocess.Popen(
-        [*COMMAND, "dump", log], stdout=slave, stdin=slave, env=environment, close_fds=True
-    )
-    os.close(slave)
-    shown = b""
-    while True:
-        try:
-            part = os.read(master, 65536)
-        except OSError:  # Linux: all on the other side have closed it
-            break
-        if not part:
-            break
-        shown += part
-    os.close(master)
-    assert process.wait(30) == 0
-    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())  # colours
-    lines = text.split("\r\n")
-    assert len(lines) == 25
-    assert all(len(line) <= 80 for line in lines if "kind" not in line)
-    assert "\x1b" not in text and "..." in lines[1]
 
 
 def test_letters_that_the_output_has_not_are_escaped(tmp_path: Path) -> None:

@@ -373,7 +373,7 @@ def test_a_few_records_cost_little_however_long_the_log(
     assert sum(read) < 12 << 20, sum(read)  # and 5 MB at most for most
 
 
-@pytest.mark.parametrize("args", [(), ("--json",), ("--tool", "fetch"), ("--grep", "nothing")])
+@pytest.mark.parametrize("args", [("--json",), ("--grep", "nothing")])
 def test_memory_does_not_grow_with_the_log(
     large: Path, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,11 @@ from tests.model.schedule import Schedule
 from tests.model.table import table_lines, zeros
 from tests.support.broken_tree import ROOT
 
-CASES = sorted(HERE.glob("*.json"))
+LONG = {"waits-for-many-signals"}  # the oracle goes through 2,000 endings
+CASES = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.crash] if path.stem in LONG else [])
+    for path in sorted(HERE.glob("*.json"))
+]
 
 
 def hunt(seed: int, programs: int, figures: Any, sweep: str) -> Hunt:
@@ -87,7 +91,7 @@ def test_a_break_fits_the_code(name: str) -> None:
         assert (ROOT / edit.file).read_text().count(edit.old) == 1
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", CASES)
 def test_what_was_found_is_found_no_more(path: Path) -> None:
     case, said = read(path)
     found = judged(case.program, case.schedule)

@@ -61,17 +61,6 @@ async def order(cents: int) -> str:
     return await slow(cents)
 
 
-@tool(timeout_s=0.25, on_timeout="fail", after_crash="retry")
-async def order_or_fail(cents: int) -> str:
-    return await slow(cents)
-
-
-@tool(after_crash="retry")
-async def order_in_its_own_time(cents: int) -> str:
-    async with asyncio.timeout(0.25):
-        return await slow(cents)
-
-
 @tool(after_crash="retry")
 async def order_for_two() -> list[str]:
     return list(await asyncio.gather(charge(1), charge(2)))
@@ -103,16 +92,6 @@ async def _twice(run: Run, how: Any, *args: Any) -> str:
 @program()
 async def times_out_around_a_payment(run: Run) -> str:
     return await _twice(run, order, 100)
-
-
-@program()
-async def fails_when_it_times_out(run: Run) -> str:
-    return await _twice(run, order_or_fail, 100)
-
-
-@program()
-async def has_a_time_out_of_its_own(run: Run) -> str:
-    return await _twice(run, order_in_its_own_time, 100)
 
 
 @program()
@@ -169,29 +148,6 @@ async def is_retried_behind_a_payment(run: Run) -> str:
 
 
 @program(plain=True)
-async def skips_what_is_done(run: Run) -> Any:
-    done = set(run.state.get("done", []))
-    async for step in run.steps():
-        if step not in done:
-            await charge(step)
-            done.add(step)
-            run.state["done"] = sorted(done)
-        if step == 6:
-            return sorted(done)
-
-
-@program(plain=True)
-async def goes_on_from_a_total(run: Run) -> Any:
-    total = run.state.get("total", 0)
-    async for step in run.steps():
-        total += step
-        await charge(total)
-        run.state["total"] = total
-        if step == 6:
-            return total
-
-
-@program(plain=True)
 async def asks_in_a_conversation(run: Run) -> Any:
     if not run.messages:
         run.messages.append({"role": "system", "content": "You count."})
@@ -204,20 +160,6 @@ async def asks_in_a_conversation(run: Run) -> Any:
         run.state["answers"].append(await charge(len(run.messages)))
         if step == 5:
             return [history[0]["content"], run.state["answers"]]
-
-
-@program(plain=True)
-async def plans_first(run: Run) -> Any:
-    run.messages.append({"role": "user", "content": "plan"})
-    plan = await ask(run.messages)
-    if not run.state.get("ready"):
-        await charge(1)
-        run.state["ready"] = True
-    async for step in run.steps():
-        await charge(step * 100)
-        run.state["n"] = run.state.get("n", 0) + 1
-        if step == 4:
-            return [plan, run.state["n"]]
 
 
 @program(plain=True, checkpoint_every_n=None)

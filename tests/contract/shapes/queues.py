@@ -36,25 +36,6 @@ async def workers_of_a_queue(run: Run) -> Any:
     return [found[job] for job in range(6)]
 
 
-@shape()
-async def workers_that_sleep(run: Run) -> Any:
-    jobs: asyncio.Queue[int] = asyncio.Queue()
-    found: dict[int, str] = {}
-
-    async def work() -> None:
-        while not jobs.empty():
-            job = jobs.get_nowait()
-            await nap()
-            found[job] = await page(run, job)
-            await nap()
-            await sent(run, job)
-
-    for job in range(6):
-        jobs.put_nowait(job)
-    await asyncio.gather(*(work() for _ in range(3)))
-    return sorted(found.items())
-
-
 @shape(racy=True)
 async def named_workers(run: Run) -> Any:
     """Which worker has which job is part of the arguments."""
@@ -246,15 +227,6 @@ async def anyio_streams(run: Run) -> Any:
             async for one in out:
                 found.append(await sent(run, one))
     return found
-
-
-@shape()
-async def plain_tools_in_threads(run: Run) -> Any:
-    async def one(i: int) -> str:
-        await nap()
-        return mine(f"posted {i}", await asyncio.to_thread(post, i))
-
-    return await asyncio.gather(*map(one, range(4)), page(run, "beside"))
 
 
 @shape()

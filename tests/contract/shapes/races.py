@@ -12,37 +12,6 @@ from tests.contract.shapes.outside import fetch, mine, nap, page, pay, refuse, s
 
 
 @shape(racy=True)
-async def as_completed(run: Run) -> Any:
-    for first in asyncio.as_completed([page(run, i) for i in range(4)]):
-        run.messages.append(await first)
-        await sent(run, f"{len(run.messages)}: {run.messages[-1]}")
-
-
-@shape(racy=True)
-async def as_completed_with_sleeps(run: Run) -> Any:
-    async def one(i: int) -> str:
-        await nap()
-        return await page(run, i)
-
-    order = []
-    for first in asyncio.as_completed([one(i) for i in range(5)]):
-        order.append(await first)
-    await sent(run, order)
-
-
-async def page_and_nap(run: Run, i: int) -> str:
-    found = await page(run, i)
-    await nap()
-    return found
-
-
-@shape(racy=True)
-async def as_completed_with_sleeps_behind(run: Run) -> Any:
-    for first in asyncio.as_completed([page_and_nap(run, i) for i in range(4)]):
-        await sent(run, await first)
-
-
-@shape(racy=True)
 async def queue_with_sleeps_behind(run: Run) -> Any:
     queue: asyncio.Queue[str] = asyncio.Queue()
 
@@ -69,37 +38,6 @@ async def messages_with_sleeps_behind(run: Run) -> Any:
 
 
 @shape(racy=True)
-async def wait_first_completed(run: Run) -> Any:
-    pending = {asyncio.create_task(page(run, i)) for i in range(4)}
-    order: list[str] = []
-    while pending:
-        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        order += [task.result() for task in done]
-        await sent(run, list(order))
-
-
-@shape(racy=True)
-async def wait_first_completed_with_sleeps(run: Run) -> Any:
-    async def one(i: int) -> str:
-        found = await page(run, i)
-        await nap(0, 0, 0.001, 0.002)
-        return found
-
-    pending = {asyncio.create_task(one(i)) for i in range(4)}
-    while pending:
-        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            await sent(run, f"{len(pending)} left, {task.result()}")
-
-
-@shape(racy=True)
-async def wait_all_in_the_order_of_a_set(run: Run) -> Any:
-    done, _ = await asyncio.wait({asyncio.create_task(page(run, i)) for i in range(4)})
-    for number, task in enumerate(done):
-        await sent(run, f"{number}: {task.result()}")
-
-
-@shape(racy=True)
 async def run_wait_in_recorded_order(run: Run) -> Any:
     async def one(i: int) -> str:
         found = await page(run, i)
@@ -111,47 +49,6 @@ async def run_wait_in_recorded_order(run: Run) -> Any:
         done, pending = await run.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             await sent(run, f"{len(pending)} left, {task.result()}")
-
-
-@shape()
-async def wait_all_with_names(run: Run) -> Any:
-    tasks = {name: asyncio.create_task(page(run, name)) for name in "abc"}
-    await asyncio.wait(tasks.values())
-    return [await sent(run, f"{name} {task.result()}") for name, task in tasks.items()]
-
-
-@shape(racy=True)
-async def wait_first_exception(run: Run) -> Any:
-    tasks = [asyncio.create_task(one) for one in (page(run, 1), run.call(refuse, 2), page(run, 3))]
-    _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await sent(run, f"{len(pending)} cancelled")
-
-
-@shape(racy=True)
-async def hedged(run: Run) -> Any:
-    tasks = [asyncio.create_task(page(run, mirror)) for mirror in ("a", "b")]
-    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
-    await sent(run, next(task.result() for task in tasks if task in done))
-
-
-@shape(racy=True)
-async def hedged_after_a_delay(run: Run) -> Any:
-    async def second() -> str:
-        await asyncio.sleep(0.003)
-        return await page(run, "mirror")
-
-    tasks = [asyncio.create_task(page(run, "main")), asyncio.create_task(second())]
-    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
-    await sent(run, next(task.result() for task in tasks if task in done))
 
 
 @shape()
@@ -204,16 +101,6 @@ async def heartbeat_until_an_event(run: Run) -> Any:
         await nap()
     over.set()
     return await beating
-
-
-@shape(racy=True)
-async def timeout_around_a_read(run: Run) -> Any:
-    try:
-        async with asyncio.timeout(0.006):
-            found = [await page(run, i) for i in range(3)]
-    except TimeoutError:
-        found = ["too late"]
-    await sent(run, found)
 
 
 @shape(racy=True)

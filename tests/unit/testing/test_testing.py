@@ -214,10 +214,10 @@ def test_a_power_loss_is_survived_too() -> None:
 
 
 def test_the_same_seed_gives_the_same_report() -> None:
-    first, again = (str(sweep(chat, points=40, seed=7)) for _ in range(2))
+    first, again = (str(sweep(chat, points=20, seed=7)) for _ in range(2))
     assert first == again
     assert "seed 7" in first
-    assert str(sweep(chat, points=40, seed=8)) != first
+    assert str(sweep(chat, points=20, seed=8)) != first
 
 
 def test_a_strict_report_takes_a_call_in_doubt_for_a_failure() -> None:
@@ -433,7 +433,7 @@ def test_a_fault_is_found_and_told(
     agent: Callable[..., Any], found: set[tuple[str, str]], words: list[str]
 ) -> None:
     # Semaphores of a world that outlives the process are not made anew.
-    points = 8 if agent in (waits_in_a_thread, never_gives_up) else 60
+    points = 8 if agent in (waits_in_a_thread, never_gives_up) else 40
     timeout_s = 0.3 if agent is waits_in_a_thread else 3
     given_up.clear()
     report = sweep(agent, effects=lambda: outside, points=points, timeout_s=timeout_s)

@@ -19,6 +19,7 @@ from recovery import (
     SyncRun,
     tool,
 )
+from recovery.control.resolve import resolve
 from recovery.inspect.status import status
 from recovery.values.pack import unpack
 from tests.support.lives import Died, Disk
@@ -179,3 +180,35 @@ def test_a_reconcile_hook_asks_anew_at_each_recovery() -> None:
     with pytest.raises(InDoubtError):
         run(agent, disk)
     assert run(agent, disk) == "was sent"
+
+
+def test_a_resolution_survives_a_power_loss() -> None:
+    @tool
+    def send() -> str:
+        raise Died
+
+    def agent(run: SyncRun) -> Any:
+        return run.call(send)
+
+    disk = die_in(agent, SimulatedDisk())
+    with pytest.raises(InDoubtError) as caught:
+        run(agent, disk)
+    resolve(
+        CheckpointStore(Disk(disk)),
+        "run",
+        caught.value.calls[0].lsn,
+        Resolution.outcome("was sent"),
+    )
+    for seed in range(8):
+        assert run(agent, disk.after_power_loss(seed)) == "was sent"
+
+
+def test_large_arguments_are_recorded_by_digest() -> None:
+    disk = SimulatedDisk()
+    given = "x" * 100_000
+    found = run(lambda run: run.call(len, given) + run.call(len, "short"), disk)
+    assert found == len(given) + len("short")
+    with EventLog.read("home/run", files=disk) as log:
+        calls = [record for record in log.records() if record.kind == "call"]
+    assert [record.body.get("args") for record in calls] == [None, [["short"], {}]]
+    assert max(len(record.packed) for record in calls) < 1000
