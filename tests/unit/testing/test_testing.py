@@ -433,7 +433,7 @@ def test_a_fault_is_found_and_told(
     agent: Callable[..., Any], found: set[tuple[str, str]], words: list[str]
 ) -> None:
     # Semaphores of a world that outlives the process are not made anew.
-    points = 8 if agent in (waits_in_a_thread, never_gives_up) else 40
+    points = 8 if agent in (waits_in_a_thread, never_gives_up) else 60
     timeout_s = 0.3 if agent is waits_in_a_thread else 3
     given_up.clear()
     report = sweep(agent, effects=lambda: outside, points=points, timeout_s=timeout_s)
