@@ -163,7 +163,8 @@ class AtStake:
 
     ``effects``: recorded side effects that the code has not made again, and so many ``more``.
     ``renamed``: the recorded tool whose new name ``tool`` seems to be. ``same_code``: whether the
-    agent's code is the one that made the record.
+    agent's code is the one that made the record. ``environment``: a line about what has changed
+    since the run began, of Python, packages and the host; "" if nothing has.
     """
 
     effects: tuple[str, ...] = ()
@@ -171,6 +172,7 @@ class AtStake:
     renamed: str = ""
     tool: str = ""
     same_code: bool = False
+    environment: str = ""
 
 
 class DivergenceError(RecoveryError):
@@ -206,7 +208,7 @@ class DivergenceError(RecoveryError):
             f"  recorded{f' (LSN {sides.lsn})' if sides.lsn else ''}: {sides.recorded}\n"
             f"  now: {sides.found}\n"
             f"{''.join(f'  different: {line}' + chr(10) for line in sides.differences)}"
-            f"{_likely(at_stake)}{self._choices()}"
+            f"{at_stake.environment}{_likely(at_stake)}{self._choices()}"
         )
 
     def _choices(self) -> str:
@@ -337,7 +339,8 @@ class InDoubtError(ParkedError):
 
     ``elsewhere``: the calls (LSNs) that a process from which the run was taken may still execute,
     with a line that names it and says until when. Such a call may take effect after you looked.
-    ``wake_at``: when the run can continue without a person, because that time is over.
+    ``wake_at``: when the run can continue without a person, because that time is over. ``store``:
+    the option of the commands for its store.
     """
 
     def __init__(
@@ -346,15 +349,20 @@ class InDoubtError(ParkedError):
         calls: Sequence[Any],
         elsewhere: Mapping[int, str] | None = None,
         wake_at: float | None = None,
+        store: str = "",
     ) -> None:
         self.run_id, self.calls, self.wake_at = run_id, tuple(calls), wake_at
         self.elsewhere = dict(elsewhere or {})
+        key = getattr(self.calls[0], "idempotency_key", "")[:16] if len(self.calls) == 1 else ""
         lines = "\n".join(f"  {call}{self._there(call.lsn)}" for call in self.calls)
         super().__init__(
             f"run {run_id!r} is parked: the outcome of {len(self.calls)} call(s) is unknown.\n"
-            f"{lines}\nFind out whether it happened, then store.run({run_id!r}).resolve(KEY, "
-            "Resolution.outcome(value) | Resolution.retry() | Resolution.fail(reason)), and run "
-            "again. A tool can do this itself: @tool(reconcile=...) or @tool(after_crash=...)."
+            f"{lines}\nFind out whether it happened. Then resolve it, and run again:\n"
+            f"  recovery resolve {run_id} {key or 'KEY'} --outcome JSON{store}\n"
+            "or --retry, or --fail TEXT; or, in Python, "
+            f"store.run({run_id!r}).resolve(KEY, Resolution.outcome(value) | Resolution.retry() | "
+            "Resolution.fail(reason)). A tool can do this itself: @tool(reconcile=...) or "
+            "@tool(after_crash=...)."
         )
 
     def _there(self, lsn: int) -> str:
@@ -419,11 +427,7 @@ class RunFailedError(RecoveryError):
     """
 
     def __init__(
-        self,
-        run_id: str,
-        cause: tuple[str, str, str],
-        call: int,
-        options: str = "--agent MODULE:NAME",
+        self, run_id: str, cause: tuple[str, str, str], call: int, options: str = ""
     ) -> None:
         self.run_id, self.call = run_id, call
         self.type_name, self.message, self.traceback = cause
@@ -434,7 +438,7 @@ class RunFailedError(RecoveryError):
                 what, first = "was not approved", "To ask for the approval again:"
             hint = (
                 f"\nCall {call} {what}, and the agent did not catch that. Nothing is lost. {first}"
-                f"\n  recovery retry {run_id} {options}\n"
+                f"\n  recovery retry {run_id} {options or '--agent MODULE:NAME'}\n"
                 f"or, in Python, agent.retry({run_id!r}). Every call that returned is served from "
                 "the log."
             )

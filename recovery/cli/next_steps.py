@@ -127,7 +127,9 @@ class Commands:
         if opens is not None and one.parent is None:
             yield f"# run its program again, which opens {opens}({self.run!r})"
         else:
-            yield self.resume(one.parent.run_id if one.parent else "")
+            mended = one.error is not None and one.error.of_code and not one.error.is_past
+            note = "   # once its code is mended" if mended else ""
+            yield self.resume(one.parent.run_id if one.parent else "") + note
         if one.quarantined:
             again = self.on_store("worker MODULE:AGENTS --retry-quarantined")
             yield f"{again}   # once it is mended"

@@ -30,6 +30,7 @@ from recovery.journal.redaction import Secrets
 from recovery.journal.usage import Usage
 from recovery.replay.call_view import Failure
 from recovery.replay.owners import Elsewhere
+from recovery.text import store_option
 from recovery.values.pack import pack, unpack
 
 P = ParamSpec("P")
@@ -249,7 +250,8 @@ class ExecutionBase(ABC):
         self.record(RunParked([call.lsn for call in calls], undo, wake_at=wake_at))
         self.commit()
         elsewhere = {lsn: str(there) for lsn, there in self.elsewhere.items()}
-        self.stop(InDoubtError(self.run_id, calls, elsewhere, wake_at))
+        where = store_option(self.store.backend)
+        self.stop(InDoubtError(self.run_id, calls, elsewhere, wake_at, where))
 
     def park_for(self, in_doubt: Iterable[CallInProgress]) -> None:
         """Stop the run if any of these calls is in doubt."""

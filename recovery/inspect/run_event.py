@@ -323,6 +323,11 @@ def _text(event: RunEvent, body: dict[str, Any]) -> str:
             f"{body['why'] and ': ' + body['why']}; lost: LSN "
             + ", ".join(f"{one}-{last}" for one, last in body["lost"])
         ),
+        "dropped": lambda: (
+            f"the code has drifted: {body['drift']}"
+            if body["drift"]
+            else f"divergence accepted: {len(body['records'])} records are expected no more"
+        ),
         "run_finished": lambda: f"finished: {_short(body['result'])}",
         "run_failed": lambda: f"failed: {event.error}",
         "agent_raised": lambda: (

@@ -54,7 +54,8 @@ from recovery.values.types import Ref
 # Events about the state of the other run, not about its work.
 _LEFT_OUT = AgentRaised | RunStarted | RunParked | Ended | DivergenceAccepted
 
-_KEPT = ("signed", "agent", "agent_object", "subject")  # of the first record of the origin
+# Of the first record of the origin.
+_KEPT = ("signed", "agent", "agent_object", "environment", "subject")
 
 
 def _is_left_out(event: Event) -> bool:
