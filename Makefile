@@ -15,7 +15,7 @@ $(if $(WITH),$(if $(filter $(WITH),$(SHOPS)),,$(error WITH= is one of: $(SHOPS).
 	There is none for claude-agent, whose loop is in a program that needs a login, nor for hive: see make hive)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hive integrations test lint bench bench-report soak crash model ownership chaos mutation fuzz docs clean
+.PHONY: help demo hive integrations test lint bench bench-report soak crash model ownership chaos standby mutation fuzz docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -37,6 +37,9 @@ crash: $(VENV)/.with-dev ## the long crash sweeps, and the random tests with man
 
 chaos: $(VENV)/.with-dev ## three workers that are killed, stopped and cut off, and a server that is killed: 200 runs, effects counted outside (STORE= RUNS= MINUTES= SEED=)
 	@$(BIN)/python -m tests.chaos $(STORE) --runs $(or $(RUNS),200) --minutes $(or $(MINUTES),6) $(if $(SEED),--seed $(SEED))
+
+standby: $(VENV)/.with-dev ## the primary of a PostgreSQL pair is killed under live runs, and its standby promoted
+	@$(BIN)/pytest -q -m "crash or not crash" tests/conformance/test_standby.py
 
 ownership: $(VENV)/.with-dev ## who owns a run, as a model: all behaviours within its bounds, by Debian's spin (installed if root)
 	@command -v spin gcc >/dev/null || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || apt-get install -qq spin gcc

@@ -120,8 +120,9 @@ class LostConnectionError(Exception):
 class Engine(Protocol):
     """A server that holds logs. Any thread may call it; each call waits for the network.
 
-    Each method raises LostConnectionError when the outcome is unknown. No other error means that
-    anything was changed.
+    ``append`` and ``resolve`` raise LostConnectionError when the outcome is unknown. The others may
+    be repeated, and do so by themselves; they raise UnreachableError in the end. No other error
+    means that anything was changed.
     """
 
     @property
@@ -136,6 +137,11 @@ class Engine(Protocol):
         If another owner's lease lasts, the head names that owner instead, and nothing was changed.
         ``instead_of``: claim it all the same if the owner's epoch is still this one.
         """
+
+    def claim_from_dead(
+        self, name: str, log_id: bytes, owner: Owner, lease_s: float, instead_of: int
+    ) -> Head:
+        """As ``claim``, from an owner that is known to be dead: it leaves nothing unclean."""
 
     def load(self, name: str, after: tuple[int, int] = (0, 0)) -> Loaded | None:
         """The head, and the bytes after segment ``after[0]``, offset ``after[1]``; None if there

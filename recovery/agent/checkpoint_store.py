@@ -90,6 +90,7 @@ class CheckpointStore(CheckpointStoreBase):
         ``state``: only runs in this state, or one of these. ``due``: only those that make progress
         if they are resumed now (see RunStatus.due). Reads each run from its newest checkpoint on,
         when the iterator reaches it; takes no lock. A run that cannot be read is "unreadable".
+        On PostgreSQL one query chooses the runs by ``state`` or ``due``, and only those are read.
 
         In a directory of many runs, the file ``.listing`` keeps what was read, so that later
         listings read only runs whose files have changed since. Damage that leaves size and times
@@ -105,7 +106,7 @@ class CheckpointStore(CheckpointStoreBase):
     def _runs(self, wanted: Sequence[State] | None, due: bool) -> Iterator[RunStatus]:
         from recovery.inspect.listing import listed  # noqa: PLC0415 - only where it is used
 
-        for one in listed(self):
+        for one in listed(self, wanted, due):
             if (wanted is None or one.state in wanted) and (one.due or not due):
                 yield one
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -20,13 +20,25 @@ from recovery.journal.usage import Usage
 from recovery.replay.error_counts import RunError
 from recovery.replay.progress import Progress
 from recovery.stores.file import FileStore
+from recovery.stores.protocol import RunQueue, RunStore
+
+# States that a RunQueue and a RunStatus say of the same runs.
+_SAME = {"finished", "failed", "cancelled"}
+# Of a run in another state, a RunQueue has one of these; of those below, only its log says it.
+_NOT_ENDED = {"", "submitted", "running", "interrupted", "in doubt", "waiting", "parked", "undone"}
+_DUE = {"failed", "waiting"}
+_READ = {"damaged", "unreadable", "empty", "saved"}
+_PAGE = 10_000
 
 
-def listed(store: Store) -> Iterator[RunStatus]:
-    """The status of each run of a store, to be shown. What deletes or decides uses ``runs``: a
-    listing does not notice damage that leaves a file's size and times as they were."""
+def listed(
+    store: Store, states: Collection[str] | None = None, due: bool = False
+) -> Iterator[RunStatus]:
+    """The status of each run of a store, to be shown: at least of those in these ``states``, or
+    that are ``due``. What deletes or decides uses ``runs``: a listing does not notice damage that
+    leaves a file's size and times as they were."""
     backend, approvers = backend_of(store), approvers_of(store)
-    run_ids = backend.run_ids()
+    run_ids = _run_ids(backend, _DUE if due and states is None else states)
     known = None
     if isinstance(backend, FileStore) and approvers is None:
         known = ListingFile.of(backend)
@@ -46,6 +58,20 @@ def listed(store: Store) -> Iterator[RunStatus]:
         yield found.status
     if known is not None:
         known.save({*run_ids})
+
+
+def _run_ids(backend: RunStore, states: Collection[str] | None) -> list[str]:
+    """The runs that may be in these states: those that a store lists by state, with a query."""
+    if states is None or not isinstance(backend, RunQueue) or _READ & {*states}:
+        return backend.run_ids()
+    asked = {*states} & _SAME | (_NOT_ENDED if {*states} - _SAME else set())
+    found: list[str] = []
+    while True:
+        after = found[-1] if found else ""
+        page = backend.find(states=asked, after=after, limit=_PAGE)
+        found += [one.run_id for one in page]
+        if len(page) < _PAGE:
+            return found
 
 
 def _encoded(one: RunStatus) -> str:

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,7 @@ class RemoteStore:
         if head.owner == ours:
             return head
         if takeover or is_dead(head.owner):
-            claim = self.engine.claim
-            if not takeover:
-                claim = getattr(self.engine, "claim_from_dead", claim)
+            claim = self.engine.claim if takeover else self.engine.claim_from_dead
             head = claim(run_id, os.urandom(16), ours, self.lease_s, head.epoch)
         if head.owner != ours:
             raise self._locked(head)
@@ -127,6 +126,8 @@ class RemoteStore:
         loaded = self.engine.load(name)
         if loaded is None or not (loaded.head.epoch or loaded.head.number):
             return None
+        if loaded.head.is_alive and is_dead(loaded.head.owner):
+            loaded = loaded._replace(head=replace(loaded.head, is_alive=False))
         return RemoteReader(self.clock, RemoteDirectory(self.engine, loaded), self.encryption)
 
     def size(self, run_id: str) -> int:

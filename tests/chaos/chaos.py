@@ -143,8 +143,7 @@ class Chaos:
         self._runs = plan.all_runs()
         for number, run_id in enumerate(self._runs):
             delay_s = plan.seconds * 2 / 3 * number / plan.runs
-            agent = "teller" if number % 2 else "clerk"
-            self._store.submit(agent, plan.steps, run_id, delay_s=delay_s)
+            self._store.submit("teller", plan.steps, run_id, delay_s=delay_s)
         self._slots = [Slot(n, where, place, plan.seed) for n in range(plan.workers)]
         self._looked = 0.0
 

@@ -137,8 +137,7 @@ def _judge_effects(place: Path, run_id: str, steps: int, result: Any, verdict: V
     verdict.effects += made.total()
     told = {(tool, step): how for tool, step, how in result or ()}
     wanted = {("pay", step) for step in range(1, steps + 1)}
-    if any(tool == "wire" for tool, _ in told):
-        wanted |= {("wire", step) for step in range(WIRE_EVERY, steps + 1, WIRE_EVERY)}
+    wanted |= {("wire", step) for step in range(WIRE_EVERY, steps + 1, WIRE_EVERY)}
     if told.keys() != wanted:
         verdict.bad.append(f"{run_id}: it says that it made {sorted(told)}")
     for call in wanted | made.keys():

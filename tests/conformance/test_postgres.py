@@ -26,6 +26,7 @@ from recovery.stores import FileStore, Submission
 from recovery.stores.postgres import PostgresStore
 from recovery.stores.postgres.binary import Prepared
 from recovery.stores.postgres.connections import Connections, split_url
+from recovery.testing import crash_everywhere
 from tests.support.postgres import Server
 
 RUN = "run_001"
@@ -130,6 +131,25 @@ def test_a_pooler_may_change_the_server_process_below_a_connection(url: str) -> 
     assert [one.body for one in log.records()] == [0, 1, 2, 3, 4]
     assert log.durable_lsn == 5
     log.close()
+
+
+def test_one_query_chooses_the_runs_of_a_state(url: str) -> None:
+    store, connections = counted(url)
+    made = RecoverableAgent(lambda run: run.task, CheckpointStore(store))
+    for i in range(12):
+        made.run_with_recovery_sync(i, f"run_{i}")
+    store.claim("bare").close()
+    store.submit(Submission("new", 1))
+    connections.count = 0
+    assert [one.run_id for one in CheckpointStore(store).runs(state="submitted")] == ["new"]
+    assert connections.count <= 1 + 2 * 2, "and what reads the two runs that have not ended"
+    connections.count = 0
+    assert list(CheckpointStore(store).runs(state=["cancelled", "failed"])) == []
+    assert connections.count == 1
+    assert len(list(CheckpointStore(store).runs(state=["finished", "submitted"]))) == 13
+    assert [one.run_id for one in CheckpointStore(store).runs(due=True)] == ["new"]
+    found = CheckpointStore(store).runs(state="empty")
+    assert [one.run_id for one in found] == ["bare"], "only its log says that"
 
 
 def test_a_waiting_run_asks_no_server(url: str) -> None:
@@ -263,6 +283,8 @@ def test_a_killed_worker_is_resumed_at_once_on_its_machine(url: str) -> None:
                 break
         process.wait()
         process.stdout.close()
+        state = CheckpointStore(PostgresStore(url)).run(RUN).status().state
+        assert state == ("finished" if kills == 3 else "interrupted")
     assert last == 20
     entry = PostgresStore(url).find()[0]
     assert entry.state == "finished" and entry.owner is not None and not entry.owner.alive
@@ -288,7 +310,7 @@ def test_records_that_the_server_has_lost_are_an_error(url: str) -> None:
 
 @pytest.mark.parametrize("setting", ["fsync", "synchronous_commit"])
 def test_a_server_that_loses_what_it_acknowledges_is_refused(setting: str) -> None:
-    server = Server(**{setting: "off"})
+    server = Server(None, **{setting: "off"})
     try:
         with pytest.raises(LogError, match=f"{setting}=off"):
             PostgresStore(server.url()).run_ids()
@@ -403,6 +425,7 @@ def test_commands_take_urls(url: str, capsys: Any, monkeypatch: pytest.MonkeyPat
     log = f"{base}/{RUN}?{query}"
     for command in ("status", "dump", "verify", "stats"):
         assert logdump([command, log]) == 0, command
+    assert logdump(["repair", log]) == 64 and "recovery copy" in capsys.readouterr().err
     assert logdump(["verify", url]) == 0 and logdump(["dump", f"{base}/nope?{query}"]) == 66
     monkeypatch.setenv("EVENTLOG_HOME", url)
     assert logdump(["dump", RUN]) == 0
@@ -410,6 +433,24 @@ def test_commands_take_urls(url: str, capsys: Any, monkeypatch: pytest.MonkeyPat
         assert recovery(words) == 0, words
     assert recovery(["show", RUN]) == 66
     assert "Traceback" not in "".join(capsys.readouterr())
+
+
+def test_crash_everywhere_loses_what_was_not_committed() -> None:
+    """Where a store is on a server, which need not be there."""
+
+    @tool(after_crash="retry")
+    def look(step: int) -> int:
+        return step
+
+    def agent(run: Any) -> Any:
+        return [run.call(look, step) for step in (1, 2)]
+
+    def possible(store: Any) -> int:
+        report = crash_everywhere(lambda: RecoverableAgent(agent, store), points=20)
+        assert report.ok, str(report)
+        return report.possible
+
+    assert possible(CheckpointStore("postgresql://db.invalid/agents")) > possible(None)
 
 
 # -- notifications

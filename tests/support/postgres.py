@@ -55,9 +55,12 @@ def free_port() -> int:
 
 
 class Server:
-    """One server in a directory of its own. ``url`` gives a new store each time."""
+    """One server in a directory of its own. ``url`` gives a new store each time.
 
-    def __init__(self, **settings: str) -> None:
+    ``primary``: the one that it is a standby of.
+    """
+
+    def __init__(self, primary: Server | None = None, **settings: str) -> None:
         found = binaries()
         assert found is not None
         self._bin, self._user = found, _user()
@@ -69,9 +72,13 @@ class Server:
         self._schemas = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
         data = str(self.directory / "data")
-        words = ["-D", data, "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"]
+        words = ["initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8"]
+        words += ["--locale=C"]
+        if primary is not None:
+            words = ["pg_basebackup", "-D", data, "-d", primary.root, "-R", "-X", "stream"]
+            words += ["--checkpoint=fast"]
         subprocess.run(
-            [self._bin / "initdb", *words],
+            [self._bin / words[0], *words[1:]],
             check=True,
             capture_output=True,
             user=self._user,
@@ -127,13 +134,10 @@ class Server:
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait()
 
-    def pause(self) -> None:
-        assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGCONT)
+    def promote(self) -> None:
+        """Make a standby a primary."""
+        with psycopg.connect(self.root) as connection:
+            connection.execute("select pg_promote()")
 
     def url(self) -> str:
         """The URL of a new, empty store."""

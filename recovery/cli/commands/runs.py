@@ -113,7 +113,7 @@ def command(
         def chosen() -> Iterator[RunStatus]:
             found: Iterable[RunStatus] = (
                 one
-                for one in listed(there)
+                for one in listed(there, state or None, due)
                 if (not state or one.state in state)
                 and match in one.run_id
                 and (not in_doubt or one.in_doubt)

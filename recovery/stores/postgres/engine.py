@@ -90,7 +90,7 @@ class PostgresEngine:
     def claim_from_dead(
         self, name: str, log_id: bytes, owner: Owner, lease_s: float, instead_of: int
     ) -> Head:
-        """As ``claim``, from an owner that is known to be dead."""
+        """See Engine."""
         return self._claimed(name, log_id, owner, lease_s, instead_of, True)
 
     def _claimed(

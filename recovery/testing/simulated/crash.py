@@ -77,7 +77,8 @@ def crash_everywhere(
         points: At most so many points, chosen by the seed (500); "all": every one; texts of a
             report: these.
         seed: Chooses the points (0).
-        power_loss: Also lose unflushed writes (False).
+        power_loss: Also lose unflushed writes (False). True by default if the agent's store is on a
+            server: a process that is killed loses there what it has not committed.
         strict: A call in doubt is a failure (False).
         timeout_s: How long, in real seconds, the run may make no progress before it counts as stuck
             (10).
@@ -138,7 +139,9 @@ class Sweep:
         ]
         self.findings += [*lost_signals(reference, NEVER), *forgotten(reference, NEVER)]
         self._note(hints)
-        points = possible_points(reference, self.options.get("power_loss", False), self.world.seed)
+        is_remote = any(life.is_remote for life in reference.lives)
+        power_loss = self.options.get("power_loss", is_remote)
+        points = possible_points(reference, power_loss, self.world.seed)
         self.possible = len(points)
         for point in chosen(points, self.options.get("points", POINTS), self.world.seed):
             self._try(point, steady=not differing)

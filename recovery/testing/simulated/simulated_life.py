@@ -96,6 +96,7 @@ class Life:
         self.touched = 0  # progress, as a watchdog sees it
         self.answer: Callable[[], Any] | None = None  # what others do while the run waits
         self.waits = Waits()
+        self.is_remote = False  # whether the agent's own store is on a server
         self._deaths = 0
         self._home, self._died_in = threading.get_ident(), 0
         self._counts: Counter[str] = Counter()
@@ -343,6 +344,7 @@ def observe(agent: RecoverableAgent, life: Life) -> None:
         observe(made, life)
         return made
 
+    life.is_remote = agent.store.backend.is_remote
     agent.store = CheckpointStore(Store(life))
     agent._recover = observed  # type: ignore[method-assign, assignment]
     agent._child = child  # type: ignore[method-assign]

@@ -73,6 +73,11 @@ def command(
 def _run(context: Context) -> int:
     args = context.args
     meanings: list[tuple[str, list[str]]] = []
+    if is_url(args.path):
+        raise UsageError(
+            "a log on a server is repaired as files: recovery copy RUN --to DIRECTORY, then "
+            "logdump repair there, then recovery copy it back under another id. Nothing was done"
+        )
     with context.read() as reader:
         owner = reader.owner()
         if owner is not None and owner.alive:
@@ -80,11 +85,6 @@ def _run(context: Context) -> int:
         found = plan(reader)
         if found.needed:
             meanings = _meanings(context, reader, found)
-    if args.apply and found.needed and is_url(args.path):
-        raise UsageError(
-            "a log on a server is repaired as files: recovery copy RUN --to DIRECTORY, then "
-            "logdump repair there, then recovery copy it back under another id"
-        )
     if args.apply and found.needed:
         found = repair(
             args.path, who=who_or_login(args.who), why=args.why, encryption=context.encryption
