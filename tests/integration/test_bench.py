@@ -138,7 +138,7 @@ def test_runs_at_once_begin_with_their_steps_together() -> None:
     ends[0] += [10.0, 11.0, 12.0]
     ends[1] += [10.5, 11.0, 16.5]
     summary = watch.summary()
-    del summary["begun"]
+    del summary["begun"], summary["cpu"]
     assert summary == {
         "seconds": 6.5,
         "steps": 4,

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support import hive_loop_080
 from tests.support.hive_loop import (
     AgentLoop,
-    EventLoopNode,
     FileConversationStore,
-    FileConversationStore080,
 )
 
 
@@ -279,7 +278,7 @@ class GraphExecutor(_Executor):
     """0.8.0: cancelled, it says that it has paused."""
 
     context = NodeContext080
-    loop_type, files_type = EventLoopNode, FileConversationStore080
+    loop_type, files_type = hive_loop_080.EventLoopNode, hive_loop_080.FileConversationStore
 
     async def execute(
         self, graph: GraphSpec, goal: Any, input_data: dict[str, Any]

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from tests.support import hive_graphs, hive_loop, hive_plans
+from tests.support import hive_graphs, hive_loop, hive_loop_080, hive_plans
 
 VERSIONS = ("main", "0.8.0", "137")
 
@@ -131,11 +131,11 @@ _MODULES: dict[str, dict[str, dict[str, Any]]] = {
     "0.8.0": {
         **_LLM,
         "framework.storage.conversation_store": {
-            "FileConversationStore": hive_loop.FileConversationStore080
+            "FileConversationStore": hive_loop_080.FileConversationStore
         },
         "framework.graph.edge": _EDGES,
         "framework.graph.event_loop_node": {
-            "EventLoopNode": hive_loop.EventLoopNode,
+            "EventLoopNode": hive_loop_080.EventLoopNode,
             "LoopConfig": LoopConfig,
         },
         "framework.graph.executor": {"GraphExecutor": hive_graphs.GraphExecutor},

@@ -18,11 +18,10 @@ from recovery.errors import DamagedRunError
 from recovery.inspect.status import status
 from recovery.integrations.hive import DamagedConversationError, RecordedLoop
 from recovery.journal.events import CallIntended, MessagesChanged, RunStarted
+from tests.support import hive_loop_080
 from tests.support.hive_loop import (
     AgentContext,
-    EventLoopNode,
     FileConversationStore,
-    FileConversationStore080,
     ToolResult,
     ToolUse,
 )
@@ -231,11 +230,11 @@ class World080(World):
 
     def live080(self, dies_at: int = -1) -> str:
         self.dies_at = dies_at
-        files = FileConversationStore080(self.files)
+        files = hive_loop_080.FileConversationStore(self.files)
         with RecordedLoop(
             RUN, self.send, files, self.store, after_crash=self.policy, node_id="worker"
         ) as session:
-            loop = EventLoopNode(
+            loop = hive_loop_080.EventLoopNode(
                 tool_executor=session.tool_executor, conversation_store=session.conversation_store
             )
             asyncio.run(loop.execute(AgentContext(LLM(self))))
@@ -259,7 +258,7 @@ def test_the_store_of_0_8_0_can_be_compacted_cleared_and_destroyed(tmp_path):
     world.live080()
 
     async def use() -> list[Any]:
-        files = FileConversationStore080(world.files)
+        files = hive_loop_080.FileConversationStore(world.files)
         with RecordedLoop(RUN, world.send, files, world.store) as session:
             store = session.conversation_store
             await store.delete_parts_before(2)
