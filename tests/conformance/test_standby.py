@@ -46,11 +46,9 @@ def executed(store: PostgresStore, meanwhile: Callable[[], object]) -> list[Any]
     agent = RecoverableAgent(shop, CheckpointStore(store), checkpoint_every_n=4, park_after_s=None)
 
     def act() -> None:
-        while not PAID[3]:
-            time.sleep(0.01)
+        until(lambda: PAID[3])
         meanwhile()
-        while PAID[10] < 6:
-            time.sleep(0.01)
+        until(lambda: PAID[10] == 6)
         for i in range(6):
             CheckpointStore(store).run(f"run_{i}").signal("tip", 5)
 
@@ -59,6 +57,14 @@ def executed(store: PostgresStore, meanwhile: Callable[[], object]) -> list[Any]
         return (await asyncio.gather(asyncio.to_thread(act), *runs))[1:]
 
     return asyncio.run(main())
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait until it holds, for longer than a run waits for its server."""
+    end = time.monotonic() + 90
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def check(results: list[Any]) -> None:
@@ -92,11 +98,8 @@ def test_live_runs_go_on_with_a_promoted_standby(primary: Server, standby: Serve
     with psycopg.connect(primary.root, autocommit=True) as connection:
         connection.execute("alter system set synchronous_standby_names = '*'")
         connection.execute("select pg_reload_conf()")
-        until = time.monotonic() + 60
         waits = "select count(*) from pg_stat_replication where sync_state = 'sync'"
-        while connection.execute(waits).fetchone() != (1,):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        until(lambda: connection.execute(waits).fetchone() == (1,))
 
     def fail_over() -> None:
         primary.kill()
@@ -120,6 +123,7 @@ def pooler(primary: Server) -> Iterator[int]:
         f"[databases]\npostgres = host=127.0.0.1 port={primary.port} user=postgres\n"
         f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
         "auth_type = any\npool_mode = transaction\ndefault_pool_size = 2\nlogfile =\n"
+        "server_login_retry = 1\n"  # seconds: 15 by default
     )
     words = [found, str(settings)]
     if os.geteuid() == 0:
