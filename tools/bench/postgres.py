@@ -52,7 +52,7 @@ def server() -> Iterator[Any]:
     if binaries() is None:
         raise SubjectError("no PostgreSQL from 15 to 17 is installed, nor the wheel pgserver")
     settings = {"autovacuum": "on", "shared_buffers": "128MB", "max_connections": "300"}
-    one = Server(**settings)
+    one = Server(None, **settings)
     try:
         yield one
     finally:
