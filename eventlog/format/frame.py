@@ -236,10 +236,8 @@ def sound_frames(
         if kind not in kinds or lsn > LSN_MAX or durable > LSN_MAX:
             break
         passed_over = lsns is not None and count == 1 and lsn not in lsns
-        payload = b"" if passed_over else buf[first:last]
-        if crc32(view[first:last] if passed_over else payload, seed) != crc:
-            break
-        if not buf.startswith(_PADDING[last & 7], last):
+        payload = view[first:last] if passed_over else buf[first:last]
+        if crc32(payload, seed) != crc or not buf.startswith(_PADDING[last & 7], last):
             break
         end = last + (-last & 7)
         if passed_over:
