@@ -208,23 +208,22 @@ def contains_salt(buf: bytes, salt: bytes) -> bool:
 
 def sound_frames(
     buf: bytes,
-    start: tuple[int, int, int],
+    base: int,
+    start: tuple[int, int],
     limit: int,
     salt: bytes,
     kinds: tuple[int, ...] = KINDS,
-    lsns: set[int] | None = None,
 ) -> Generator[tuple[Frame, bytes], None, tuple[int, int]]:
     """Yields frames and payloads until the first byte that is damaged, torn or unknown.
 
-    ``start``: an index into ``buf``, and the offset and LSN there. ``limit``: the LSN to stop at.
-    ``lsns``: frames of one record that is not among them are checked, and not yielded. The value of
-    ``yield from``: the offset and LSN where this stopped, for Segment.walk. The checks are those of
+    ``start``: an offset and the LSN there. ``limit``: the LSN to stop at. The value of ``yield
+    from``: the offset and LSN where this stopped, for Segment.walk. The checks are those of
     ``frame_at`` and ``payload_of``, inlined: in the benchmark "Reading a whole log" ("verify and
     decode") that saves a quarter of the time.
     """
-    at, offset, lsn = start
-    base, size_of_buf, seed = offset - at, len(buf), int.from_bytes(salt, "little")
-    unpack, view = _FRAME.unpack_from, memoryview(buf)
+    offset, lsn = start
+    at, size_of_buf, seed = offset - base, len(buf), int.from_bytes(salt, "little")
+    unpack = _FRAME.unpack_from
     while lsn < limit and at + FRAME_SIZE <= size_of_buf:
         marker, header_crc, size, kind, found, durable, snapshot, count, crc = unpack(buf, at)
         first = at + FRAME_SIZE
@@ -235,14 +234,10 @@ def sound_frames(
             break
         if kind not in kinds or lsn > LSN_MAX or durable > LSN_MAX:
             break
-        passed_over = lsns is not None and count == 1 and lsn not in lsns
-        payload = view[first:last] if passed_over else buf[first:last]
+        payload = buf[first:last]
         if crc32(payload, seed) != crc or not buf.startswith(_PADDING[last & 7], last):
             break
         end = last + (-last & 7)
-        if passed_over:
-            at, lsn = end, lsn + 1
-            continue
         yield (
             Frame(
                 at + base,

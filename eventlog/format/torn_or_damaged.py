@@ -81,17 +81,12 @@ class Segment:
         self._marks: list[int] = []
 
     def walk(
-        self,
-        offset: int,
-        lsn: int,
-        wanted: Callable[[Frame], bool] | None = None,
-        lsns: set[int] | None = None,
+        self, offset: int, lsn: int, wanted: Callable[[Frame], bool] | None = None
     ) -> Iterator[tuple[Frame, bytes] | Damage | End]:
         """Frames with their payloads from ``offset``, where record ``lsn`` is expected.
 
         Yields sound frames and damage in order, and one End last. Frames that are not ``wanted``
-        are skipped, and their payloads are not read. Sound frames of one record that is not among
-        ``lsns`` may be left out, too; their payloads are checked.
+        are skipped, and their payloads are not read.
         """
         while self.superseded_at is None or lsn < self.superseded_at:
             if self.successor_unreadable and lsn > self._durable_by_frames(offset):
@@ -103,9 +98,8 @@ class Segment:
                 break
             if wanted is None and not self.successor_unreadable:
                 superseded_at = 1 << 64 if self.superseded_at is None else self.superseded_at
-                start = offset - self.base, offset, lsn
                 offset, lsn = yield from sound_frames(
-                    self.buf, start, superseded_at, self.salt, lsns=lsns
+                    self.buf, self.base, (offset, lsn), superseded_at, self.salt
                 )
                 if lsn >= superseded_at:
                     break

@@ -228,9 +228,7 @@ class LogReader:
             records = None if item is None else self.decoder.records(info, *item)
             if not isinstance(records, list):
                 return None
-            for record in records:
-                if record.lsn in lsns:
-                    found[record.lsn] = record
+            found.update((record.lsn, record) for record in records if record.lsn in lsns)
         return found
 
     def tail(self) -> Tail:

@@ -33,7 +33,6 @@ Wanted = Callable[[Frame], bool]
 
 # One record of so many is wanted: to verify all payloads takes less than to skip some of them.
 DENSE = 4
-_PIECE_SIZE = 512 * 1024  # of stretches that are read at once
 _TAIL_SIZE = 4096  # the footer of 8 MiB has 128 index entries, in 1.5 KiB
 
 
@@ -75,18 +74,12 @@ class Sealed:
         return frame is not None and frame.lsn == lsn
 
     def frames(self, lsns: set[int], mark: DurableMark) -> Iterator[tuple[Frame, bytes] | None]:
-        """The frames with these records and their payloads, in order, perhaps among others; ends
-        with None when a frame is not where the index says."""
+        """The frames with these records and their payloads, in order; ends with None when a frame
+        is not where the index says."""
         left = sorted(lsns)
         while left:
             (first, offset), (behind, end) = self.footer.stretch(left[0])
             count = bisect_left(left, behind)
-            while count < len(left) and end - offset < _PIECE_SIZE:
-                follows, (later, further) = self.footer.stretch(left[count])
-                if follows != (behind, end):
-                    break
-                behind, end = later, further
-                count = bisect_left(left, behind)
             here = set(left[:count])
             if not here or not self._info.first_lsn <= first <= left[0] or offset % ALIGNMENT:
                 yield None
@@ -94,15 +87,16 @@ class Sealed:
             buf = self._file.pread(end - offset, offset)
             info = self._info
             segment = Segment(info.number, buf, self._salt, mark, info.superseded_at, offset)
-            last = left[count - 1]
+            wanted, last = with_any_of(here), left[count - 1]
             dense = DENSE * len(here) >= behind - first
-            skipped = (None, here) if dense else (with_any_of(here), None)
-            for item in segment.walk(offset, first, *skipped):
+            for item in segment.walk(offset, first, None if dense else wanted):
                 if not isinstance(item, tuple):
                     yield None
                     return
-                yield item
-                if item[0].lsn + item[0].count > last:
+                frame, _ = item
+                if not dense or wanted(frame):
+                    yield item
+                if frame.lsn + frame.count > last:
                     break
             left = left[count:]
 

@@ -46,7 +46,7 @@ def sound_in_pieces(
         while True:
             begin, buf = offset, file.pread(PIECE_SIZE, offset)
             offset, lsn = yield from sound_frames(
-                buf, (0, offset, lsn), info.superseded_at, info.header.salt, _KINDS
+                buf, begin, (offset, lsn), info.superseded_at, info.header.salt, _KINDS
             )
             passed(buf[: offset - begin])
             if offset == begin:

@@ -166,8 +166,8 @@ def frames(data: bytes) -> tuple[bytes, bytes, list[tuple[Frame, bytes]]] | None
         return None
     if header is None or header.encrypted:
         return None
-    start = HEADER_SIZE, HEADER_SIZE, header.first_lsn
-    walk = sound_frames(data, start, 1 << 62, header.salt)
+    start = HEADER_SIZE, header.first_lsn
+    walk = sound_frames(data, 0, start, 1 << 62, header.salt)
     found = [(frame, payload) for frame, payload in walk if frame.kind != FOOTER]
     return data[:HEADER_SIZE], header.salt, found
 

@@ -27,6 +27,7 @@ from recovery.integrations.langgraph.values import (
 )
 
 _NOTHING: Typed = ("", b"")
+_NO_BODY: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -118,30 +119,29 @@ class Reading:
         """The bytes of its elements, those of a few records at a time, in order."""
         for lsns, places in found.by_records():
             records = self._thread.records(lsns - self._bodies.keys())
-            typed, opened = [_NOTHING] * len(places), self._codec.opened
-            by_record: dict[int, list[int]] = {}
-            for at, place in enumerate(places):
-                by_record.setdefault(place[0], []).append(at)
-            for lsn, ats in by_record.items():
-                # One body at a time, for the sake of the garbage collector.
-                body = self._bodies.get(lsn) or records.pop(lsn).body
-                for at in ats:
-                    _, part, item, _ = places[at]
-                    form = form_in(body, part)
-                    typed[at] = opened(form[:2] if item < 0 else form["n"][item])
-            digests = [digest_of(one) for one in typed]
-            for at in _with_new_ids(places):
-                digests[at] = b""  # the message's bytes are not those of the value
-            found.digests += digests
+            typed = [_NOTHING] * len(places)
+            body, of = _NO_BODY, 0
+            for at in sorted(range(len(places)), key=lambda at: places[at][0]):
+                lsn, part, item, _ = places[at]
+                if lsn != of:  # one body at a time, for the sake of the garbage collector
+                    body, of = self._bodies.get(lsn) or records.pop(lsn).body, lsn
+                form = form_in(body, part)
+                typed[at] = self._codec.opened(form[:2] if item < 0 else form["n"][item])
+            # The bytes of a message that got its id later are not those of the value.
+            found.digests += [
+                b"" if place[3] else digest_of(one)
+                for place, one in zip(places, typed, strict=True)
+            ]
             yield places, typed
 
     def _value_of(self, found: Found) -> Any:
         values: list[Any] = []
         for places, typed in self._opened(found):
             loaded = self._codec.loaded_all(typed)
-            for at in _with_new_ids(places):
-                loaded[at] = _with_id(loaded[at], places[at][3])
-            values += loaded
+            values += [
+                _with_id(value, place[3]) if place[3] else value
+                for value, place in zip(loaded, places, strict=True)
+            ]
         return values[0] if found.levels is None else values
 
     def value(self, lsn: int, part: int | str) -> Any:
@@ -200,11 +200,6 @@ def form_in(body: dict[str, Any], part: int | str) -> Form:
     if isinstance(part, str):
         return body["values"][part]
     return (body["writes"] if "writes" in body else body["kept"])[part][2]
-
-
-def _with_new_ids(places: list[Place]) -> list[int]:
-    """Which of these are messages that got their ids later."""
-    return [at for at, place in enumerate(places) if place[3]]
 
 
 def _with_id(value: Any, id: str) -> Any:

@@ -56,8 +56,8 @@ class Codec:
         """The values of all these: of a serializer of LangGraph's in one pass."""
         serde = self._serde if self._encrypting is None else self._encrypting.serde
         is_msgpack = getattr(type(serde), "loads_typed", None) is JsonPlusSerializer.loads_typed
-        if is_msgpack and {kind for kind, _ in many} == {"msgpack"}:
-            array = b"\xdd" + len(many).to_bytes(4) + b"".join([data for _, data in many])
+        if is_msgpack and all(kind == "msgpack" for kind, _ in many):
+            array = b"\xdd" + len(many).to_bytes(4) + b"".join(data for _, data in many)
             values: list[Any] = serde.loads_typed(("msgpack", array))
             return values
         return [serde.loads_typed(typed) for typed in many]
@@ -74,5 +74,4 @@ class Codec:
 def digest_of(typed: Typed) -> bytes:
     """Equal for equal plain bytes."""
     kind, data = typed
-    digest = xxhash.xxh3_128_digest(data)
-    return digest if kind == "msgpack" else digest + kind.encode()
+    return xxhash.xxh3_128_digest(data) + kind.encode()
