@@ -19,7 +19,7 @@ from typing import Any
 
 from eventlog import Damage
 from recovery.calls.cancelled_calls import record_cancelled
-from recovery.calls.in_doubt import recorded_inside, resolve_all
+from recovery.calls.in_doubt import DRAIN_NAP_S, DRAIN_S, recorded_inside, resolve_all
 from recovery.declare.scope import Scope
 from recovery.engine.call_in_progress import CallInProgress
 from recovery.engine.driver_effects import Effect, Perform, Sleep
@@ -32,9 +32,6 @@ from recovery.journal.keys import call_scope
 _logger = logging.getLogger("recovery")
 
 WARN_AFTER_S = 10.0
-
-# How long a stop waits for side effects that are in flight elsewhere.
-DRAIN_S, DRAIN_NAP_S = 30.0, 0.005
 
 
 def resolve_inside(

@@ -9,14 +9,8 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from eventlog import Packed, RefusedValueError
-from recovery.calls.attempt_end import (
-    DRAIN_NAP_S,
-    DRAIN_S,
-    drain_attempt,
-    end_attempt,
-    resolve_inside,
-)
-from recovery.calls.in_doubt import resolve_in_doubt
+from recovery.calls.attempt_end import drain_attempt, end_attempt, resolve_inside
+from recovery.calls.in_doubt import DRAIN_NAP_S, DRAIN_S, resolve_in_doubt
 from recovery.calls.intent import make_intent_durable
 from recovery.declare.scope import Scope
 from recovery.declare.spec import ToolSpec

@@ -11,7 +11,7 @@ from eventlog import RefusedValueError
 from recovery.calls.waiting import wait
 from recovery.declare.spec import AfterCrash, ToolSpec
 from recovery.engine.call_in_progress import CallInProgress
-from recovery.engine.driver_effects import Effect, Invoke, Perform, Waiting
+from recovery.engine.driver_effects import Effect, Invoke, Perform, Sleep, Waiting
 from recovery.engine.unrecordable_results import refuse_result
 from recovery.journal.call import Call, Resolution
 from recovery.journal.events import CallResolved
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from recovery.replay.recorded_call import RecordedCall
 
 _logger = logging.getLogger("recovery")
+
+# How long a side effect that is in flight elsewhere may take to end.
+DRAIN_S, DRAIN_NAP_S = 30.0, 0.005
 
 
 def resolve_in_doubt(
@@ -187,8 +190,12 @@ def _others_in_doubt(run: Execution, but: int) -> list[Call]:
 
 def _reconciled(run: Execution, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Resolution]:
     """What the tool's hook finds. That a call did not happen is no proof while a former owner of
-    the run may still execute it: so it stays in doubt until the time of the call is over."""
+    the run may still execute it: so it stays in doubt until the time of the call is over. Nor is it
+    while a thread here executes it, which nothing can end."""
+    in_thread = call.lsn in run.in_threads  # it may end while the hook looks
     how = yield from _reconcile(run, spec, call)
+    if in_thread and how.how in ("retry", "fail"):
+        how = yield from _after_its_thread(run, spec, call)
     there = run.elsewhere.get(call.lsn)
     if there is None or how.how not in ("retry", "fail"):
         return how
@@ -206,6 +213,25 @@ def _reconciled(run: Execution, spec: ToolSpec, call: Call) -> Generator[Effect,
         yield Perform(wait(run, ends))
     if run.log.former_owner() == "":
         run.elsewhere.clear()
+    return (yield from _reconcile(run, spec, call))
+
+
+def _after_its_thread(
+    run: Execution, spec: ToolSpec, call: Call
+) -> Generator[Effect, Any, Resolution]:
+    """What the hook finds when the thread has ended; in doubt if it does not end in time."""
+    _logger.warning(
+        "run %s: %s: its thread goes on after its time-out; waiting for it, %g s at most",
+        run.run_id,
+        call,
+        DRAIN_S,
+    )
+    until = run.wall_clock() + DRAIN_S
+    while call.lsn in run.in_threads:
+        if run.wall_clock() >= until:
+            return Resolution.unknown()
+        yield Sleep(DRAIN_NAP_S)
+        run.check()
     return (yield from _reconcile(run, spec, call))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from typing import Any, TypeVar
@@ -52,9 +52,21 @@ def _ended(effect: Invoke) -> tuple[Any, Exception | None]:
     """The result or the exception of the function. A future would replace a TimeoutError by
     another one, without its cause and traceback."""
     try:
-        return called(effect), None
+        return _called_here(effect, called), None
     except Exception as exc:
         return None, exc
+
+
+def _called_here(effect: Invoke, call: Callable[[Invoke], Any]) -> Any:
+    """Call the function in a thread of its own, which may go on after the time-out."""
+    scope = effect.scope
+    if scope is None or scope.call is None:
+        return call(effect)
+    scope.run.in_threads.add(scope.call.lsn)
+    try:
+        return call(effect)
+    finally:
+        scope.run.in_threads.discard(scope.call.lsn)
 
 
 def called(effect: Invoke) -> Any:
@@ -80,7 +92,7 @@ def _in_time(effect: Invoke) -> Any:
 
     def work() -> None:
         try:
-            ended.set_result(_awaited_here(effect))
+            ended.set_result(_called_here(effect, _awaited_here))
         except BaseException as exc:
             ended.set_exception(exc)
 

@@ -27,6 +27,10 @@ class ActiveRun(Protocol):
     def spans(self) -> SpansOfRun | None:
         """What emits its spans; None where nothing does."""
 
+    @property
+    def in_threads(self) -> set[int]:
+        """Calls (LSNs) whose plain function a thread executes, also after their time-out."""
+
     def check(self) -> None:
         """Raise what stops the run, if anything does."""
 

@@ -71,6 +71,7 @@ class ExecutionBase(ABC):
         if owners.any_alive:
             found = ((one.lsn, owners.executing(one)) for one in history.replay.recorded())
             self.elsewhere = {lsn: there for lsn, there in found if there is not None}
+        self.in_threads: set[int] = set()  # see ActiveRun
         self.step = self.served = self.executed = 0
         self.in_loop = False  # whether the loop of steps has begun
         self.unmeasured = 0  # executed calls whose usage is unknown
@@ -249,7 +250,8 @@ class ExecutionBase(ABC):
         ]
         self.record(RunParked([call.lsn for call in calls], undo, wake_at=wake_at))
         self.commit()
-        elsewhere = {lsn: str(there) for lsn, there in self.elsewhere.items()}
+        elsewhere = dict.fromkeys(self.in_threads, "a thread of this process still executes it")
+        elsewhere |= {lsn: str(there) for lsn, there in self.elsewhere.items()}
         where = store_option(self.store.backend)
         self.stop(InDoubtError(self.run_id, calls, elsewhere, wake_at, where))
 

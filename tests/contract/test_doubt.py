@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -278,6 +279,53 @@ def test_a_reconcile_hook_is_asked_before_the_call_around_it_has_its_end() -> No
         CallResolved,
         CallFailed,
     ] * 2
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_not_there_is_not_believed_while_a_thread_still_executes_it(
+    is_async: bool, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain tool goes on in its thread after its time-out, and has its effect then."""
+    go, over, paid = threading.Event(), threading.Event(), list[str]()
+
+    def asked(call: Call) -> Resolution:
+        if paid:
+            return Resolution.outcome(paid[0])
+        if ends:
+            go.set()
+        return Resolution.fail("not there")
+
+    @tool(timeout_s=0.05, reconcile=asked)
+    def pay(what: str) -> str:
+        go.wait(60)
+        paid.append(what)
+        over.set()
+        return what
+
+    async def agent(run: Run) -> Any:
+        return await run.call(pay, "tea")
+
+    def plain(run: SyncRun) -> Any:
+        return run.call(pay, "tea")
+
+    made: Any = RecoverableAgent(agent if is_async else plain, CheckpointStore())
+    loop = asyncio.new_event_loop()  # asyncio.run would wait for the thread
+
+    def result() -> Any:
+        if is_async:
+            return loop.run_until_complete(made.run_with_recovery("task", "run"))["result"]
+        return made.run_with_recovery_sync("task", "run")["result"]
+
+    if not ends:
+        monkeypatch.setattr("recovery.calls.in_doubt.DRAIN_S", 0.05)
+        with pytest.raises(InDoubtError, match="a thread of this process still executes it"):
+            result()
+        go.set()
+        over.wait(60)
+    assert result() == "tea"
+    assert paid == ["tea"]
+    loop.close()
 
 
 @pytest.mark.parametrize("outer", ["outcome", "fail"])

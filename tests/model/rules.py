@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recovery import OutcomeUnknown, RecoveryError
-from recovery.calls.attempt_end import DRAIN_S
+from recovery.calls.in_doubt import DRAIN_S
 from recovery.errors import (
     AmbiguousCallError,
     ChildParkedError,
