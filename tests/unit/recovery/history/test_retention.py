@@ -313,7 +313,7 @@ def test_what_is_left_of_other_checkpoints_is_not_taken_for_damage() -> None:
                 return step
 
     left_over = 0
-    for steps in range(100, 200, 4):
+    for steps in range(100, 200, 10):
         store = CheckpointStore(Small(), retention="latest_only")
         RecoverableAgent(agent, store, checkpoint_every_n=1).run_with_recovery_sync(steps, RUN)
         with reader(store) as log:
