@@ -10,7 +10,6 @@ import xxhash
 
 from recovery.agent_code.agent_name import agent_name
 from recovery.agent_code.code_digest import digest_of
-from recovery.agent_code.environment import environment
 from recovery.engine.journal_writer import record
 from recovery.history.signed_resolutions import kinds_signed
 from recovery.inspect.inbox_check import check_not_begun
@@ -60,7 +59,6 @@ def begin(
             fence=session.fence,
             subject=subject,
             agent_object=session.agent_object,
-            environment=environment() if session.parent is None else None,
         )
         history.prologue.append(record(log, history, history.started))
         if is_guarded:

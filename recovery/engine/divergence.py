@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from recovery.agent_code.environment import changed_environment
 from recovery.declare.spec import ToolSpec
 from recovery.errors import AtStake, DivergenceError, Sides
 from recovery.journal.events import HistoryDropped, MessagesChanged
@@ -219,7 +218,6 @@ class Drift:
             renamed,
             key.tool if key is not None else "",
             same,
-            changed_environment(self._history.started),
         )
 
     # -- which code wrote a record

@@ -29,7 +29,6 @@ class RunStarted:
     ``fence``: of its owner, see Call; None from older libraries. ``subject``: to whom all that it
     records belongs (a Subjects); None for no subject. ``agent_object``: ``module:name`` of the
     RecoverableAgent that began it, or of the dict or list with it; for people, like ``agent``.
-    ``environment``: host, and versions of Python and packages; None for a child run.
     """
 
     kind: ClassVar = "run_started"
@@ -47,7 +46,6 @@ class RunStarted:
     fence: int | None = None
     subject: Any = None
     agent_object: str | None = None
-    environment: dict[str, Any] | None = None
 
 
 @light_dataclass

@@ -54,8 +54,7 @@ from recovery.values.types import Ref
 # Events about the state of the other run, not about its work.
 _LEFT_OUT = AgentRaised | RunStarted | RunParked | Ended | DivergenceAccepted
 
-# Of the first record of the origin.
-_KEPT = ("signed", "agent", "agent_object", "environment", "subject")
+_KEPT = ("signed", "agent", "agent_object", "subject")  # of the first record of the origin
 
 
 def _is_left_out(event: Event) -> bool:

@@ -26,7 +26,8 @@ from recovery.cli.call_argument import meant
 from recovery.cli.next_steps import Commands
 from recovery.cli.who import who_or_login
 from recovery.inspect.inbox_view import pending_messages
-from recovery.inspect.status import runs, status
+from recovery.inspect.listing import listed
+from recovery.inspect.status import status
 from recovery.journal.encoding import decode
 from recovery.journal.events import CallResolved, Event
 from recovery.reports import OpenCall, RunStatus
@@ -299,8 +300,8 @@ def test_runs_are_printed_as_they_are_read_and_in_the_order_asked_for(
 ) -> None:
     printed = []
 
-    def watched(there: CheckpointStore) -> Iterator[RunStatus]:
-        for one in runs(there):
+    def watched(there: CheckpointStore, *chosen: Any) -> Iterator[RunStatus]:
+        for one in listed(there, *chosen):
             assert isinstance(sys.stdout, io.TextIOWrapper)
             assert isinstance(sys.stdout.buffer, io.BytesIO)
             printed.append(sys.stdout.buffer.getvalue().count(b"\n"))
