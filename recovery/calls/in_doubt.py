@@ -221,7 +221,7 @@ def _after_its_thread(
 ) -> Generator[Effect, Any, Resolution]:
     """What the hook finds when the thread has ended; in doubt if it does not end in time."""
     _logger.warning(
-        "run %s: %s: its thread goes on after its time-out; waiting for it, %g s at most",
+        "run %s: %s: its thread continues after its time-out; waiting for it, %g s at most",
         run.run_id,
         call,
         DRAIN_S,

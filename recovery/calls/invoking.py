@@ -58,7 +58,7 @@ def _ended(effect: Invoke) -> tuple[Any, Exception | None]:
 
 
 def _called_here(effect: Invoke, call: Callable[[Invoke], Any]) -> Any:
-    """Call the function in a thread of its own, which may go on after the time-out."""
+    """Call the function in a thread of its own, which may continue after the time-out."""
     scope = effect.scope
     if scope is None or scope.call is None:
         return call(effect)
