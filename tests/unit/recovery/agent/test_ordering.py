@@ -142,11 +142,10 @@ def test_what_goes_on_by_itself_is_told_from_what_waits_for_others() -> None:
 
 
 def test_threads_at_work_are_told_from_idle_ones() -> None:
-    begun, go = threading.Event(), threading.Event()
+    go, stop = threading.Event(), list[bool]()
 
     def spin() -> None:
-        begun.set()
-        while not go.is_set():
+        while not stop:  # not by an event, whose code is that of locks
             sum(range(1000))
 
     with ThreadPoolExecutor(1) as pool:
@@ -156,15 +155,17 @@ def test_threads_at_work_are_told_from_idle_ones() -> None:
         busy = threading.Thread(target=spin)
         for thread in (blocked, busy):
             thread.start()
-        begun.wait()
+        while threads_blocking([busy], ()) is not Blocking.RUNNABLE:
+            pass  # it has only just started
         assert threads_blocking([busy], ()) is Blocking.RUNNABLE
         while threads_blocking([blocked], ()) is not Blocking.UNKNOWN:
-            pass  # it has only just started
+            pass
         while threads_blocking([idle], ()) is not Blocking.ON_REPLAY:
             pass
         assert threads_blocking([idle, blocked], ()) is Blocking.UNKNOWN
         assert threads_blocking([], ()) is Blocking.ON_REPLAY
         go.set()
+        stop.append(True)
 
 
 # -- how long is waited
