@@ -163,8 +163,7 @@ class AtStake:
 
     ``effects``: recorded side effects that the code has not made again, and so many ``more``.
     ``renamed``: the recorded tool whose new name ``tool`` seems to be. ``same_code``: whether the
-    agent's code is the one that made the record. ``environment``: a line about what has changed
-    since the run began, of Python, packages and the host; "" if nothing has.
+    agent's code is the one that made the record.
     """
 
     effects: tuple[str, ...] = ()
@@ -172,7 +171,6 @@ class AtStake:
     renamed: str = ""
     tool: str = ""
     same_code: bool = False
-    environment: str = ""
 
 
 class DivergenceError(RecoveryError):
@@ -208,7 +206,7 @@ class DivergenceError(RecoveryError):
             f"  recorded{f' (LSN {sides.lsn})' if sides.lsn else ''}: {sides.recorded}\n"
             f"  now: {sides.found}\n"
             f"{''.join(f'  different: {line}' + chr(10) for line in sides.differences)}"
-            f"{at_stake.environment}{_likely(at_stake)}{self._choices()}"
+            f"{_likely(at_stake)}{self._choices()}"
         )
 
     def _choices(self) -> str:
@@ -338,9 +336,9 @@ class InDoubtError(ParkedError):
     ``RunHandle.resolve``; then run it again, and it resumes where it stopped.
 
     ``elsewhere``: the calls (LSNs) that a process from which the run was taken may still execute,
-    with a line that names it and says until when. Such a call may take effect after you looked.
-    ``wake_at``: when the run can continue without a person, because that time is over. ``store``:
-    the option of the commands for its store.
+    with a line that names it and says until when, or that a thread here still executes. Such a call
+    may take effect after you looked. ``wake_at``: when the run can continue without a person,
+    because that time is over. ``store``: the option of the commands for its store.
     """
 
     def __init__(

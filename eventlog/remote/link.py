@@ -102,7 +102,7 @@ class Link:
                 self._ask(appender, target, everything, done)
                 if self._is_busy:
                     pass
-                elif _in_event_loop():
+                elif asyncio._get_running_loop() is not None:
                     self._wake.notify()
                 else:  # this thread waits anyway: no other one has to be woken
                     sends = self._is_busy = True
@@ -310,14 +310,6 @@ class Link:
             else:
                 one.refuse(one.fenced(self._head_of(one)))
         return missing
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _for_log(done: Callable[[WritableLog, Exception | None], None], log: WritableLog) -> Done:

@@ -378,10 +378,8 @@ class RecoverableAgent(Generic[Result]):
     def _ending(self, session: RunSession, history: History, task: Any) -> RunFinished | None:
         """The recorded end of the run. Of one that has not ended: find out to whom it belongs, and
         check that what it has recorded can be read."""
-        ended, serves = (
-            ending_of(history, task, self.store.backend),
-            self.settings.on_forgotten == "serve",
-        )
+        ended = ending_of(history, task, self.store.backend)
+        serves = self.settings.on_forgotten == "serve"
         if ended is not None:
             check_readable(ended.result, session.run_id, "its result", serves)
             return ended

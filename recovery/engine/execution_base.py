@@ -250,7 +250,8 @@ class ExecutionBase(ABC):
         ]
         self.record(RunParked([call.lsn for call in calls], undo, wake_at=wake_at))
         self.commit()
-        elsewhere = dict.fromkeys(self.in_threads, "a thread of this process still executes it")
+        here = self.in_threads.intersection(call.lsn for call in calls)
+        elsewhere = dict.fromkeys(here, "a thread of this process still executes it")
         elsewhere |= {lsn: str(there) for lsn, there in self.elsewhere.items()}
         where = store_option(self.store.backend)
         self.stop(InDoubtError(self.run_id, calls, elsewhere, wake_at, where))

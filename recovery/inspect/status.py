@@ -166,8 +166,9 @@ class RunStatus:
     @property
     def _of_code(self) -> str:
         error = self.error
-        is_present = self.state == "interrupted" and error is not None and not error.is_past
-        return str(error) if is_present and error is not None and error.of_code else ""
+        if self.state != "interrupted" or error is None or error.is_past or not error.of_code:
+            return ""
+        return str(error)
 
     @property
     def _to_resolve(self) -> list[str]:

@@ -103,24 +103,26 @@ def pauses() -> Iterator[float]:
         yield rng.uniform(0.05, 0.2)
 
 
-# A process that was stopped finds the time over when it continues: the call is made again if the
-# bank does not have it. The tool is async, so that its time-out ends it.
-@tool(reconcile=find, timeout_s=TIMEOUT_S, retry=Retry(attempts=50, delay_s=0.2, factor=1))
-async def pay(step: int) -> str:
+async def at_the_bank() -> None:
+    """Pay, some time after the call began and before it ends."""
     wait = pauses()
     await asyncio.sleep(next(wait))
     bank(current_call(), pays=True)
     await asyncio.sleep(next(wait))
+
+
+# A process that was stopped finds the time over when it continues: the call is made again if the
+# bank does not have it. The tool is async, so that its time-out ends it.
+@tool(reconcile=find, timeout_s=TIMEOUT_S, retry=Retry(attempts=50, delay_s=0.2, factor=1))
+async def pay(step: int) -> str:
+    await at_the_bank()
     return "paid"
 
 
 @tool(after_crash="report", timeout_s=TIMEOUT_S)
 async def wire(step: int) -> str:
     """Nobody can ask whether it was made: then the run records that it is in doubt."""
-    wait = pauses()
-    await asyncio.sleep(next(wait))
-    bank(current_call(), pays=True)
-    await asyncio.sleep(next(wait))
+    await at_the_bank()
     return "wired"
 
 
