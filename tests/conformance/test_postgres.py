@@ -116,11 +116,16 @@ def test_a_pooler_may_change_the_server_process_below_a_connection(url: str) -> 
     log = store.claim(RUN)
     connections = store.engine.connections
 
+    def idle() -> Any:
+        while not connections._idle:  # the link's thread gives it back after its answer
+            time.sleep(0.01)
+        return connections._idle[-1]
+
     def prepared_after(act: Callable[[Any], object], value: int) -> int:
-        act(connections._idle[-1])
+        act(idle())
         log.append("value", value)
         log.commit()
-        with connections._idle[-1].cursor() as cursor:
+        with idle().cursor() as cursor:
             return len(cursor.execute("select from pg_prepared_statements").fetchall())
 
     assert prepared_after(lambda _: None, 0) == prepared_after(lambda _: None, 1) == 1
