@@ -36,12 +36,12 @@ def recovery(where: Path, *args: str) -> Done:
     return call("recovery", *args, "--store", "runs", cwd=where)
 
 
-def damage(where: Path, lsn: int) -> None:
+def damage(where: Path, lsn: int, run: str = "order") -> None:
     """Change a byte of this record, as a bad disk would."""
-    shown = call("logdump", "dump", "--raw", "--headers", "runs/order", cwd=where).out
+    shown = call("logdump", "dump", "--raw", "--headers", f"runs/{run}", cwd=where).out
     found = re.search(rf"segment (\d+), offset (\d+): frame of LSN {lsn}, ", shown)
     assert found is not None
-    segment = where / f"runs/order/{int(found[1]):08d}.seg"
+    segment = where / f"runs/{run}/{int(found[1]):08d}.seg"
     content = bytearray(segment.read_bytes())
     content[int(found[2]) + 60] ^= 1
     segment.write_bytes(content)
@@ -507,6 +507,9 @@ def test_all_unfinished_runs_are_tried_whatever_becomes_of_the_others(shop: Path
     assert made(shop) == ["to-charge", "to-fail", "to-refund", "to-wait"]
     only = resumed(shop, "--all-unfinished", "--match", "wait")
     assert "1 run resumed, 0 finished" in only.err
+    damage(shop, 3, "to-refund")
+    told = resumed(shop, "--all-unfinished", "--match", "refund")
+    assert told.code == 1 and "run to-refund: skipped, its log is damaged" in told.err
     for words in (["to-wait", "--due"], [], ["--due", "--all-unfinished"]):
         assert resumed(shop, *words).code == 64
 

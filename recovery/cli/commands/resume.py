@@ -69,7 +69,7 @@ doubt; a second one ends it at once, as a crash would.
 exit codes:
   0    finished: its result is printed, its report on standard error
   1    it failed, or is parked: why, and what to do, on standard error; of
-       several, one did
+       several, one did, or its log is damaged
   130  stopped by Ctrl-C; it can be resumed
 
 \b
@@ -141,7 +141,7 @@ def command(
         if run is None:
             if takeover:
                 raise ValueError("--takeover is about one RUN")
-            runs = agents.store.runs(state=OPEN, due=due)
+            runs = agents.store.runs(state=OPEN if due else (*OPEN, "damaged"), due=due)
             return _resume_all([one for one in runs if match in one.run_id], agents, resume)
         check_there(agents.store, run)
         one = known(agents.store, run)
@@ -170,6 +170,7 @@ def _resume_all(
     """Resume runs one after the other, whatever becomes of the others. Children are resumed by
     their parents, and conversations by their programs."""
     codes = []
+    damaged = False
     for one in runs:
         if one.kind != "agent" or one.parent is not None:
             continue
@@ -177,6 +178,10 @@ def _resume_all(
         if by is None:
             if one.state != "submitted":
                 typer.echo(f"run {one.run_id}: skipped, it is of {printable(one.agent)}", err=True)
+            continue
+        if one.state == "damaged":
+            typer.echo(f"run {one.run_id}: skipped, its log is damaged: recovery show", err=True)
+            damaged = True
             continue
         typer.echo(f"run {one.run_id}:", err=True)
         try:
@@ -191,7 +196,7 @@ def _resume_all(
             codes.append(OK)
     finished = codes.count(OK)
     typer.echo(f"{count(len(codes), 'run')} resumed, {finished:,} finished", err=True)
-    raise typer.Exit(OK if finished == len(codes) else FOUND)
+    raise typer.Exit(OK if finished == len(codes) and not damaged else FOUND)
 
 
 def _show(run: str, ended: RunResult, redaction: Redaction, as_json: bool) -> None:
