@@ -43,7 +43,7 @@ from recovery.cli.terminal import (
     their_own,
 )
 from recovery.errors import CHOICES, DivergenceError, StoppedError
-from recovery.inspect.states import OPEN
+from recovery.inspect.states import OPEN, State
 from recovery.inspect.status import status
 from recovery.reports import RecoveryReport, RunStatus
 from recovery.text import count, printable, printable_lines
@@ -69,7 +69,7 @@ doubt; a second one ends it at once, as a crash would.
 exit codes:
   0    finished: its result is printed, its report on standard error
   1    it failed, or is parked: why, and what to do, on standard error; of
-       several, one did, or its log is damaged
+       several, one did, or its log is damaged or unreadable
   130  stopped by Ctrl-C; it can be resumed
 
 \b
@@ -109,6 +109,8 @@ Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="What the library logs, on standard error.")
 ]
 
+BROKEN: tuple[State, ...] = ("damaged", "unreadable")
+
 
 def command(
     agent: Agent = None,
@@ -141,7 +143,7 @@ def command(
         if run is None:
             if takeover:
                 raise ValueError("--takeover is about one RUN")
-            runs = agents.store.runs(state=OPEN if due else (*OPEN, "damaged"), due=due)
+            runs = agents.store.runs(state=OPEN if due else (*OPEN, *BROKEN), due=due)
             return _resume_all([one for one in runs if match in one.run_id], agents, resume)
         check_there(agents.store, run)
         one = known(agents.store, run)
@@ -170,7 +172,7 @@ def _resume_all(
     """Resume runs one after the other, whatever becomes of the others. Children are resumed by
     their parents, and conversations by their programs."""
     codes = []
-    damaged = False
+    broken = False
     for one in runs:
         if one.kind != "agent" or one.parent is not None:
             continue
@@ -179,9 +181,11 @@ def _resume_all(
             if one.state != "submitted":
                 typer.echo(f"run {one.run_id}: skipped, it is of {printable(one.agent)}", err=True)
             continue
-        if one.state == "damaged":
-            typer.echo(f"run {one.run_id}: skipped, its log is damaged: recovery show", err=True)
-            damaged = True
+        if one.state in BROKEN:
+            typer.echo(
+                f"run {one.run_id}: skipped, its log is {one.state}: recovery show", err=True
+            )
+            broken = True
             continue
         typer.echo(f"run {one.run_id}:", err=True)
         try:
@@ -196,7 +200,7 @@ def _resume_all(
             codes.append(OK)
     finished = codes.count(OK)
     typer.echo(f"{count(len(codes), 'run')} resumed, {finished:,} finished", err=True)
-    raise typer.Exit(OK if finished == len(codes) and not damaged else FOUND)
+    raise typer.Exit(OK if finished == len(codes) and not broken else FOUND)
 
 
 def _show(run: str, ended: RunResult, redaction: Redaction, as_json: bool) -> None:
