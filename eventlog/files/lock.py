@@ -61,6 +61,7 @@ class Owner:
     ) -> None:
         self._directory, self._file, self._content = directory, file, content
         self.epoch, self.former = epoch, former
+        self._is_durable = False
         # Whether the kernel tells when it ends: not if it holds a lock file that is gone.
         self._is_seen = bool(former) and file.held(epoch)
         # Kept open: while it is, no other file gets its inode number.
@@ -86,6 +87,16 @@ class Owner:
         if self._is_seen and not self._file.held(self.epoch):
             self.former = ""
         return self.former
+
+    def make_durable(self) -> None:
+        """Flush the epoch in the lock file, once, before a segment of this epoch is made.
+
+        Invariant: no power loss leaves a lower epoch in the lock file than in a segment. So such a
+        lock file was removed or replaced, and its owner may live.
+        """
+        if not self._is_durable:
+            self._file.sync()
+            self._is_durable = True
 
     def close(self) -> None:
         """Release the log."""
@@ -117,8 +128,8 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
     """
     file = directory.open(LOCK_NAME, write=True, create=True)
     try:
-        # A lock file whose epoch is lower than that of the segments was removed, replaced, or lost
-        # in a power failure. An owner may still hold the lost one.
+        # A lock file whose epoch is lower than that of the segments was removed or replaced (see
+        # make_durable). An owner may still hold the other file.
         former = "a process whose lock file is gone" if _read_epoch(file) < last_epoch else ""
         while True:
             epoch = max(_read_epoch(file), last_epoch)
@@ -188,7 +199,7 @@ def _content(files: Files, epoch: int) -> bytes:
 def _parse(content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content)
-    except (ValueError, RecursionError):  # empty, or lost in a power failure: no known owner
+    except (ValueError, RecursionError):  # empty: a power failure, or no owner yet
         return {}
     if not isinstance(found, dict):
         return {}

@@ -229,6 +229,7 @@ class Appender:
     def _new_segment(self, plain_head: bytes) -> SegmentWriter:
         """A segment whose salt is not in ``plain_head``, the plain head of its first payload."""
         self.owner.check()
+        self.owner.make_durable()
         if self._mark_file is None:
             self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
             if self.encrypter is not None:

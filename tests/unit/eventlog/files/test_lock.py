@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from itertools import islice, product
 
 import pytest
 
-from eventlog import LogLockedError
+from eventlog import EventLog, LogLockedError
 from eventlog.errors import FencedError
 from eventlog.files.lock import LOCK_NAME, Owner, claim
 from eventlog.files.memory import OpenMemoryFile
-from eventlog.testing import SimulatedDisk
+from eventlog.testing import Crash, SimulatedDisk
 
 
 def take(disk: SimulatedDisk, takeover: bool = False, last_epoch: int = 0) -> Owner:
@@ -89,6 +90,36 @@ def test_a_lock_file_that_knows_less_than_the_segments_is_contested(left: bytes 
             old.check()
         else:
             raise FencedError
+
+
+def test_after_a_power_loss_no_owner_is_taken_for_alive() -> None:
+    """Three owners, and every disk that a power loss may leave behind each thing that they do."""
+
+    def live(disk: SimulatedDisk) -> None:
+        with EventLog.open("log", files=disk, segment_size=200) as log:
+            assert not log.last_lsn or log.former_owner() == ""
+            for _ in range(2):
+                log.append("a", "x" * 100)
+                log.commit()
+
+    def crashed(disk: SimulatedDisk, call: int) -> bool:
+        disk.crash_at(call)
+        try:
+            live(disk)
+        except Crash:
+            return True
+        return False
+
+    lost = 0
+    for first, call in product(range(7, 30, 5), range(0, 40, 3)):
+        disk = SimulatedDisk()
+        crashed(disk, first)
+        for left in islice(disk.power_losses(torn=False), 20):
+            if crashed(left, call):
+                for image in islice(left.power_losses(torn=False), 20):
+                    live(image)
+                    lost += 1
+    assert lost > 300
 
 
 def test_a_lock_file_that_is_removed_under_its_owner_fences_it() -> None:
