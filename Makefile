@@ -15,7 +15,7 @@ $(if $(WITH),$(if $(filter $(WITH),$(SHOPS)),,$(error WITH= is one of: $(SHOPS).
 	There is none for claude-agent, whose loop is in a program that needs a login, nor for hive: see make hive)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hive integrations test lint bench bench-report soak crash model ownership chaos standby mutation fuzz docs clean
+.PHONY: help demo hive integrations test lint bench bench-report soak crash model ownership chaos standby nats mutation fuzz docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -40,6 +40,9 @@ chaos: $(VENV)/.with-dev ## three workers that are killed, stopped and cut off, 
 
 standby: $(VENV)/.with-dev ## the primary of a PostgreSQL pair is killed under live runs, and its standby promoted
 	@$(BIN)/pytest -q -m "crash or not crash" tests/conformance/test_standby.py
+
+nats: $(VENV)/.with-dev ## the tests of stores against NATS JetStream, on a private server
+	@$(BIN)/pytest -q tests/conformance/test_nats.py
 
 ownership: $(VENV)/.with-dev ## who owns a run, as a model: all behaviours within its bounds, by Debian's spin (installed if root)
 	@command -v spin gcc >/dev/null || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || apt-get install -qq spin gcc

@@ -19,7 +19,8 @@ import pytest
 from eventlog.errors import UnreachableError
 from recovery import CheckpointStore, RecoverableAgent, tool
 from recovery.stores.postgres import PostgresStore
-from tests.support.postgres import Server, free_port
+from tests.support.postgres import Server
+from tests.support.tcp_proxy import free_port
 
 PAID: Counter[int] = Counter()
 

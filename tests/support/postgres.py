@@ -8,13 +8,14 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 import psycopg
+
+from tests.support.tcp_proxy import free_port
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -46,12 +47,6 @@ def _user() -> str | None:
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name).pw_name
     return None
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Server:

@@ -6,12 +6,19 @@ It can also end a connection at a given request: before the server has it, or be
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 CHUNK = 64 * 1024
 OUT, BACK = "out", "back"  # from the client, and to it
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 class Proxy:
