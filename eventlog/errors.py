@@ -73,7 +73,8 @@ class LogLockedError(LogError):
         owner = f"process {pid} on {host}, since {since}" if pid else "another process"
         super().__init__(
             f"{path} is held by {owner}. Nothing was changed. Stop that process, or, when it is "
-            "known to be stuck, open with takeover=True: nothing that it writes afterwards counts."
+            "known to be stuck, take it over (takeover=True): what it writes from then on does not "
+            "count."
         )
 
 

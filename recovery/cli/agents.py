@@ -97,7 +97,7 @@ def _agent(name: str, found: Any, store: str | None, key_file: str | None) -> Re
         if not _takes_a_run(found):
             raise RecoveryError(
                 f"{name} is neither a RecoverableAgent nor a function of a run, nor a dict or "
-                "list of these"
+                f"list of these{'' if ':' in name else '. Say MODULE:NAME'}"
             )
         return RecoverableAgent(found, open_store(store, key_file), park_after_s=PARK_AFTER_S)
     if store is not None:

@@ -36,6 +36,8 @@ def meant(
     known = dict.fromkeys([*(call.idempotency_key for call in calls), one.failed_call_key])
     found = found or [key for key in known if len(name) >= KEY_PART_MIN and key.startswith(name)]
     found = found or [call.idempotency_key for call in calls if call.tool == name]
+    if not found and one.failed_call and name == tool_of(store, one.run_id, one.failed_call):
+        return one.failed_call_key or one.failed_call
     if len(found) == 1:
         return found[0]
     if not found and is_idempotency_key(name):  # perhaps of a call that an undo is about

@@ -41,7 +41,7 @@ def encryption_from(key_file: str | None, *, reading: bool) -> Encryption | None
         reason = exc.strerror if isinstance(exc, OSError) else exc
         if isinstance(exc, UnicodeDecodeError):  # its text would show a part of the key
             reason = "not text"
-        raise KeyFileError(f"no key in {where}: {reason}") from None
+        raise KeyFileError(f"no key was read from {where}: {reason}") from None
     lines = [line.split() for line in text.splitlines()]
     ids = [words[0] for words in lines if len(words) == 2 and words[0][:1] != "#"]
     try:

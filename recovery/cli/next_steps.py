@@ -41,14 +41,18 @@ class Commands:
     def resolve(self, key: str, unclaimed: Sequence[int] = ()) -> list[str]:
         """The commands that resolve a call in doubt."""
         read = [self.logdump(f"dump --full --lsn {lsn}") for lsn in unclaimed]
-        again = "--retry --force" if read else "--retry"
-        how = [
-            self.of("resolve", f"{key} {how}") for how in ("--outcome JSON", again, "--fail TEXT")
-        ]
+        again, other = "--retry", "it did not"
         if read:
             read[-1] += "   # an outcome, maybe of this call"
-            how[1] += "   # only if that is another call's"
-        return read + how
+            again, other = "--retry --force", "only if that is another call's"
+        how = {
+            "--outcome JSON": "it took effect, and this is what it returned",
+            again: other,
+            "--fail TEXT": "it is not made again: the agent gets a ToolError",
+        }
+        return read + [
+            f"{self.of('resolve', f'{key} {one}')}   # {why}" for one, why in how.items()
+        ]
 
     def show(self, one: RunStatus) -> str:
         """The command that shows it."""
@@ -95,8 +99,8 @@ class Commands:
                 again = self.of("retry", f"--agent {self.agent}")
                 call = one.failed_call_key[:KEY_SHOWN] or one.failed_call
                 how = [
-                    self.of("resolve", f"{call} {said}")
-                    for said in ("--outcome JSON", "--fail TEXT")
+                    self.of("resolve", f"{call} --outcome JSON"),
+                    f"{self.of('resolve', f'{call} --fail TEXT')}   # once the agent catches it",
                 ]
                 denied = "ApprovalDeniedError" in one.why.partition(":")[0]
                 when = "it asks for approval again" if denied else "once the tool is mended"
@@ -118,8 +122,8 @@ class Commands:
             case _ if one.diverged and one.error is not None:
                 todo = [*self._decisions(one, sent), *self.of_divergence(one.error.step)]
             case _:
-                todo = [*self._decisions(one, sent), *self._out_of_crashes(one)]
-                todo += self._going_on(one)
+                todo = [*self._decisions(one, sent), *self._going_on(one)]
+                todo += self._out_of_crashes(one)
         return todo
 
     def _going_on(self, one: RunStatus) -> Iterator[str]:
@@ -127,15 +131,17 @@ class Commands:
         if opens is not None and one.parent is None:
             yield f"# run its program again, which opens {opens}({self.run!r})"
         else:
-            mended = one.error is not None and one.error.of_code and not one.error.is_past
-            note = "   # once its code is mended" if mended else ""
+            failed = one.error is not None and one.error.of_code and not one.error.is_past
+            note = "   # once its code is mended" * failed
+            note = note or "   # once what kills it is mended" * bool(one.crash_loop)
             yield self.resume(one.parent.run_id if one.parent else "") + note
         if one.quarantined:
-            again = self.on_store("worker MODULE:AGENTS --retry-quarantined")
+            again = self.on_store(f"worker {self.agent} --retry-quarantined")
             yield f"{again}   # once it is mended"
 
     def _decisions(self, one: RunStatus, sent: Sequence[PendingMessage]) -> Iterator[str]:
-        return (line for call in one.calls[:CALLS_MAX] for line in self._about(call, sent))
+        calls = sorted(one.calls[:CALLS_MAX], key=lambda call: call.state != "in doubt")
+        return (line for call in calls for line in self._about(call, sent))
 
     def _out_of_crashes(self, one: RunStatus) -> Iterator[str]:
         """The commands by which a run does not do again what its processes die of."""
@@ -143,7 +149,8 @@ class Commands:
             for call in one.in_doubt:
                 if call.after_crash != "park":
                     key = call.idempotency_key[:KEY_SHOWN]
-                    yield f"{self.of('resolve', f'{key} --fail TEXT')}   # not made again"
+                    said = self.of("resolve", f"{key} --fail TEXT")
+                    yield f"{said}   # it is not made again: the agent gets a ToolError"
             yield self.of("fork", f"NEW_ID --at {max(one.progress.step - 1, 0)}")
 
     def _about(self, call: OpenCall, sent: Sequence[PendingMessage]) -> Iterator[str]:

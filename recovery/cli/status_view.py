@@ -64,7 +64,8 @@ def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
     yield from _failures(one, now, redaction)
     if one.progress.step or one.checkpoint:
         yield "step", _step(one), ""
-    yield "used", _used(one), ""
+    if one.state != "unreadable":
+        yield "used", _used(one), ""
     if one.wake_at is not None:
         left = one.wake_at - now
         due = f"in {duration(left)}" if left > 0 else f"due since {age(-left)}: run it again"
@@ -158,10 +159,11 @@ def _error(one: RunStatus, error: RunError, now: float, redaction: Redaction) ->
 def _failures(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
     if one.crash_loop:
         yield "CRASHES", f"{one.crash_loop}, none got further", "bold red"
+        yield "", "no error is recorded: killed from outside, out of memory, or by the tool", ""
     if one.error is not None:
         yield from _error(one, one.error, now, redaction)
     if one.quarantined:
-        yield "workers", "leave it alone (quarantined) until it has changed", "bold red"
+        yield "workers", "leave it alone (quarantined); recovery resume does not", "bold red"
 
 
 def _quoted(label: str, lines: list[str]) -> Iterator[Row]:

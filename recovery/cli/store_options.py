@@ -190,7 +190,11 @@ def check_there(store: CheckpointStore, run: str) -> None:
         return
     close = [one for one in ids if len(run) > 2 and run in one]
     close = list(dict.fromkeys([*get_close_matches(run, ids, 3), *close]))[:3]
-    like = f"Is it {' or '.join(close)}?" if close else "recovery runs lists those that are."
+    like = (
+        f"Is it {' or '.join(close)}?"
+        if close
+        else "recovery runs lists those that are; --store names another store."
+    )
     where = store.backend.address or "this store"
     raise NotThereError(f"there is no run {run!r} in {where}. {like}")
 
@@ -248,7 +252,8 @@ def named(name: str) -> Any:
         if exc.name is None or not f"{module}.".startswith(f"{exc.name}."):
             raise their_own(exc, f"module {module} raised this") from None
         raise RecoveryError(
-            f"there is no module {exc.name}, in {here} or among what is installed"
+            f"there is no module {exc.name}, in {here} or among what is installed. Change to its "
+            "directory, or set PYTHONPATH"
         ) from None
     except Exception as exc:
         raise their_own(exc, f"module {module} raised this") from None

@@ -103,7 +103,8 @@ def note(text: str) -> None:
 def their_own(exc: BaseException, what: str) -> typer.Exit:
     """Show an error of the user's code with its traceback, and ``what`` raised it; as above."""
     typer.echo(quoted("".join(traceback.format_exception(exc))), err=True)
-    return complain(f"{what}: {type(exc).__name__}", FOUND)
+    name = "".join(traceback.format_exception_only(exc)).splitlines()[-1]
+    return complain(f"{what}: {quoted(name)}", FOUND)
 
 
 def hint(commands: Sequence[str], *, err: bool = False) -> None:

@@ -26,6 +26,7 @@ from recovery.errors import (
     PermanentError,
     RecoveryError,
     RunFailedError,
+    ToolError,
     UnrecordedResultError,
     WaitingError,
 )
@@ -219,7 +220,7 @@ def test_processes_that_die_at_the_same_place_are_seen(
     shown = recovery(tmp_path, "show", "often").out
     assert re.search(rf"CRASHES +4 processes in a row died in {where}, none got further", shown)
     assert re.search(r"workers +leave it alone \(quarantined\)", shown)
-    again = "recovery worker MODULE:AGENTS --retry-quarantined --store runs"
+    again = "recovery worker dies:agent --retry-quarantined --store runs"
     assert f"{again}   # once it is mended\n" in shown
     assert "CRASHES" not in recovery(tmp_path, "show", "twice").out
     # The way out that is shown ends the loop.
@@ -345,6 +346,28 @@ def test_a_failed_tool_is_shown_with_its_traceback(tmp_path: Path) -> None:
     # Where a line is folded depends on the length of this file's path.
     assert ["in charge" in " ".join(text.split()) for text in (shown, hidden)] == [True, False]
     assert "once the tool is mended" in shown
+
+
+def test_a_failure_is_kept_once_the_agent_catches_it(tmp_path: Path, charges: list[int]) -> None:
+    @tool
+    def charge(cents: int) -> None:
+        charges.append(cents)
+        raise PermanentError("no money")
+
+    def order(run: SyncRun) -> str:
+        try:
+            charge(5)
+        except ToolError as exc:
+            return f"no order: {exc}"
+        return "ordered"
+
+    agent = RecoverableAgent(order, CheckpointStore(tmp_path / "runs"))
+    with pytest.raises(RunFailedError, match="catch it in the agent, and resolve the call"):
+        agent.run_with_recovery_sync(None, "order")
+    assert "# once the agent catches it" in recovery(tmp_path, "show", "order").out
+    assert recovery(tmp_path, "resolve", "order", "charge", "--fail", "the bank refused").code == 0
+    assert agent.resume_sync("order")["result"] == "no order: resolved as failed: the bank refused"
+    assert charges == [5]
 
 
 # -- commands that can be pasted
@@ -473,19 +496,19 @@ def test_one_answer_to_which_runs_need_a_person_and_which_can_go_on(shop: Path) 
     assert "to-charge: in doubt: charge#2\n" in checked.out
     assert "to-refund: asks for approval: refund#2\n" in checked.out
     assert re.search(r"^to-fail: KeyError: 'tuesday' \(step 0 at .* in order\)$", checked.out, re.M)
-    assert "5 runs: 3 to be decided about, 0 that can be resumed\n" in checked.out
+    assert "5 runs: 3 need a person, 0 can be resumed\n" in checked.out
     assert recovery(shop, "status").code == 0
     # All commands agree.
     listed = recovery(shop, "runs", "--due", "--json").out.splitlines()
     assert [json.loads(one)["run_id"] for one in listed] == ["to-fail"]
     checks = json.loads(recovery(shop, "doctor", "--json").out)["checks"]
     texts = {one["text"] for one in checks if one["name"] == "runs"}
-    assert "3 runs to be decided about" in texts
+    assert "3 runs in need of a person" in texts
     # The commands that are shown, until nothing is left.
     assert recovery(shop, "resolve", "to-charge", "charge", "--outcome", "1").code == 0
     assert recovery(shop, "approve", "to-refund", "refund#2", "--yes").code == 0
     done = recovery(shop, "status", "--check")
-    assert done.code == 1 and "1 to be decided about, 2 that can be resumed" in done.out
+    assert done.code == 1 and "1 needs a person, 2 can be resumed" in done.out
     (shop / "mended").touch()
     ended = resumed(shop, "--due")
     assert ended.code == 0 and "3 runs resumed, 3 finished" in ended.err
@@ -516,7 +539,7 @@ def test_all_unfinished_runs_are_tried_whatever_becomes_of_the_others(shop: Path
 
 def test_a_filter_that_matches_nothing_says_so(shop: Path) -> None:
     for words in (["--match", "zzz"], ["--state", "damaged"]):
-        assert recovery(shop, "runs", *words).out == "no such runs (5 runs in the store)\n"
+        assert recovery(shop, "runs", *words).out.startswith("no such runs (5 runs in ")
         as_json = recovery(shop, "runs", "--json", *words)
         assert as_json.out == "" and "no such runs" in as_json.err
 

@@ -278,7 +278,8 @@ def test_an_error_of_the_users_module_has_its_traceback(
     (place.path / f"{place.module}.py").write_text(code)
     done = place.resume("agent")
     assert done.code == 1 and "Traceback" in done.err and error in done.err
-    assert done.err.splitlines()[-1] == f"recovery: module {place.module} raised this: {error}"
+    said = " ".join(done.err.split())
+    assert f" recovery: module {place.module} raised this: {error}: " in said
 
 
 def test_a_module_that_executes_a_run_when_it_is_imported_does_not(place: Place) -> None:
@@ -371,7 +372,7 @@ def test_a_waiting_run_is_sent_its_signal_and_goes_on(place: Place) -> None:
     place.begin()
     done = place.resume("waiting")
     assert done.code == 1 and "recovery signal run go JSON" in done.err
-    assert place.recovery("runs", "--due").out == "no such runs (1 run in the store)\n"
+    assert place.recovery("runs", "--due").out.startswith("no such runs (1 run in ")
     assert place.recovery("signal", "run", "go", '{"n": 3}').code == 0
     assert "run" in place.recovery("runs", "--due").out
     shown = place.recovery("show", "run").out

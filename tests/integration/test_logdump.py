@@ -295,4 +295,4 @@ def test_a_wrong_key_has_an_exit_code_of_its_own(
 def test_a_key_file_that_is_not_there_is_said(encrypted: Path) -> None:
     done = run("dump", "--key-file", "nowhere", encrypted)
     assert done.returncode == 77
-    assert done.stderr == b"logdump: no key in nowhere: No such file or directory\n"
+    assert done.stderr == b"logdump: no key was read from nowhere: No such file or directory\n"

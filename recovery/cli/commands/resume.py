@@ -38,6 +38,7 @@ from recovery.cli.terminal import (
     confirm,
     ends_politely,
     hint,
+    note,
     say,
     show_json,
     their_own,
@@ -135,6 +136,8 @@ def command(
         agents = Agents(agent, store, key_file)
 
         def resume(one: RunStatus, by: RecoverableAgent) -> None:
+            if one.crash_loop:
+                note(f"{one.crash_loop}, without an error. recovery show {one.run_id} says more")
             commands = commands_for(agents.store, one.run_id, store, key_file)
             commands.agent = quote(agent)
             ended = _resumed(by, one.run_id, takeover, commands)
@@ -173,7 +176,7 @@ def _resume_all(
     their parents, and conversations by their programs."""
     codes = []
     broken = False
-    for one in runs:
+    for one in sorted(runs, key=lambda one: one.crashes):  # what kills processes comes last
         if one.kind != "agent" or one.parent is not None:
             continue
         by = agents.find(one)

@@ -167,7 +167,8 @@ def _watch(
 
 def _none(store: CheckpointStore) -> str:
     there = len(store.backend.run_ids())
-    return f"no such runs ({count(there, 'run')} in the store)" if there else "no runs"
+    where = store.backend.address or "this store"
+    return f"no such runs ({count(there, 'run')} in {where})" if there else f"no runs in {where}"
 
 
 def _table(shown: list[RunStatus], now: float, *, nested: bool) -> tuple[list[Column], list[Row]]:
@@ -190,6 +191,7 @@ def _table(shown: list[RunStatus], now: float, *, nested: bool) -> tuple[list[Co
 def _cells(one: RunStatus, now: float, depth: int) -> Row:
     owner = one.owner if one.owner is not None and one.owner.alive else None
     calls = () if one.state in ("cancelled", "undone") else one.calls
+    damaged = one.state == "damaged"
     asking = [f"approve {call.name}" for call in calls if call.state == "asks"]
     doubt = [c.name for c in calls if c.state == "in doubt" and c.after_crash == "park"]
     return [
@@ -200,7 +202,7 @@ def _cells(one: RunStatus, now: float, depth: int) -> Row:
         (_ago(one.last, now), ""),
         (f"{owner.pid}@{owner.host}" if owner else "-", ""),
         (
-            ", ".join([*doubt, *asking]) or "-",
+            ", ".join(["key"] * one.needs_key or ["repair"] * damaged or [*doubt, *asking]) or "-",
             "bold red" if doubt else STYLES["asks"] if asking else "",
         ),
     ]

@@ -15,6 +15,7 @@ from recovery.cli import history_view
 from recovery.cli.doctor_checks import low_space
 from recovery.cli.exit_codes import NO_KEY
 from recovery.cli.history_view import read_story
+from recovery.cli.key_options import encryption_from
 from recovery.cli.next_steps import Commands
 from recovery.cli.pager import paged
 from recovery.cli.status_view import as_json_object, grid, next_lines, rows
@@ -88,6 +89,9 @@ def commands_for(
     if address and (where is None or is_url(where)) and address != FileStore().root:
         where = address
     path = address and (url_of(address, run) if is_url(address) else f"{address}/{run}")
+    if key_file is None and store.backend.encryption is not None:
+        given = encryption_from(None, reading=True)
+        key_file = "FILE" if given is None else None
     return Commands(run, where, path, key_file)
 
 

@@ -84,9 +84,11 @@ def command(
                 say(f"{one.run_id}: {why}{left}")
             if low:
                 say(low)
+            where = f" in {there.backend.address}" if store is None else ""
+            need = "needs" if len(needs) == 1 else "need"
             say(
-                f"{count(total, 'run')}: {len(needs):,} to be decided about, "
-                f"{len(due):,} that can be resumed"
+                f"{count(total, 'run')}{where}: {len(needs):,} {need} a person, "
+                f"{len(due):,} can be resumed"
             )
             todo = [commands.show(one) for one, _ in needs[:SHOWN_MAX]]
             if due:
