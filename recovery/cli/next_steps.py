@@ -120,7 +120,10 @@ class Commands:
                 ]
                 todo += [self.logdump("dump --follow"), self.of("cancel")]
             case _ if one.diverged and one.error is not None:
-                todo = [*self._decisions(one, sent), *self.of_divergence(one.error.step)]
+                doubt = [
+                    line for call in one.in_doubt[:CALLS_MAX] for line in self._about(call, sent)
+                ]
+                todo = [*doubt, *self.of_divergence(one.error.step)]
             case _:
                 todo = [*self._decisions(one, sent), *self._going_on(one)]
                 todo += self._out_of_crashes(one)

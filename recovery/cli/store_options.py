@@ -124,6 +124,15 @@ RunId = Annotated[
     typer.Argument(metavar="RUN", help="The id of a run.", autocompletion=complete_runs),
 ]
 
+OneRun = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN]",
+        help="The id of a run.",
+        autocompletion=complete_runs,
+        show_default=False,
+    ),
+]
 CallName = Annotated[
     str,
     typer.Argument(

@@ -45,7 +45,7 @@ def time_ns_of(option: str, text: str, now: float) -> int:
         return int((now - seconds_of(option, word.removesuffix("ago"))) * 1e9)
     except ValueError:
         example = "2026-05-04T09:00:00Z, 2026-05-04 09:00, yesterday, 10 min or 2h"
-        raise ValueError(f"{option} {text}: no time; {example} would be one") from None
+        raise ValueError(f"{option} {text} is no time: write {example}") from None
 
 
 def when(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -170,6 +171,12 @@ class RunStatus:
             return ""
         return str(error)
 
+    def _divergence(self) -> Iterator[str]:
+        if self.diverged:
+            said = self.error.message if self.error is not None else ""
+            what = re.search("^ *different: (.*)$", said, re.MULTILINE)
+            yield "its code does not do what is recorded" + (f": {what[1]}" if what else "")
+
     @property
     def _to_resolve(self) -> list[str]:
         return [
@@ -193,10 +200,9 @@ class RunStatus:
         """
         if self.state not in OPEN:
             return ""
-        if self._to_resolve:
-            return f"in doubt: {', '.join(self._to_resolve)}"
-        if self.diverged:
-            return "its code does not do what is recorded"
+        if self._to_resolve or self.diverged:
+            doubt = [f"in doubt: {', '.join(self._to_resolve)}"] * bool(self._to_resolve)
+            return "; ".join([*doubt, *self._divergence()])
         error = self.error
         if error is not None and not error.is_past and error.in_a_row >= crashes_min:
             return str(error)

@@ -69,13 +69,14 @@ def replay_run() -> Callable[..., Replayed]:
 
     def run(source: Any, agent: Any, run_id: str | None = None, **options: Any) -> Replayed:
         __tracebackhide__ = True
-        from recovery.errors import DivergenceError  # noqa: PLC0415 - only where it is used
+        from recovery.errors import CHOICES, DivergenceError  # noqa: PLC0415 - only where it is used
         from recovery.testing import replay  # noqa: PLC0415 - as above
 
         try:
             return replay(source, agent, run_id, **options)
-        except DivergenceError as exc:
-            pytest.fail(str(exc), pytrace=False)
+        except DivergenceError as exc:  # without the choices: no run is resumed here
+            said = str(exc).partition(f"\n{CHOICES}")[0]
+            raise pytest.fail.Exception(said, pytrace=False) from None
 
     return run
 

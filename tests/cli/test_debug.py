@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recovery import CheckpointStore
-from tests.cli.harness import environment
+from tests.cli.harness import call, environment
 
 AGENTS = """
 import asyncio
@@ -163,6 +163,8 @@ def test_an_error_of_the_agent_stops_at_its_line(project: Path) -> None:
 def test_what_is_refused(project: Path) -> None:
     assert debug(project, "shop", "", "--at", "soon")[0] == 64
     assert "has no record 999" in debug(project, "shop", "", "--at", "lsn:999")[1]
+    done = call("recovery", "debug", "shop", "--store", "runs", cwd=project)
+    assert done.code == 64 and "next: recovery debug shop --agent agents:" in done.err
     code, out = debug(project, "shop", "", "--at", "9")
     assert code == 1
     assert "has not come to --at 9" in out

@@ -214,9 +214,9 @@ def test_processes_that_die_at_the_same_place_are_seen(
     listed = recovery(tmp_path, "runs").out
     assert re.search(r"often .* crashed 4x", listed) and listed.count("crashed") == 1
     left = r"; workers leave it alone \(quarantined\)\n"
-    assert re.search(rf"often: 4 processes in a row died in {where}{left}", listed)
-    assert re.search(rf"often: .* died in {where}{left}", recovery(tmp_path, "status").out)
-    assert "next: recovery show often --store runs\n" in listed
+    assert "next: recovery status often --store runs\n" in listed
+    for told in (listed, recovery(tmp_path, "status").out):
+        assert re.search(rf"often: 4 processes in a row died in {where}{left}", told)
     shown = recovery(tmp_path, "show", "often").out
     assert re.search(rf"CRASHES +4 processes in a row died in {where}, none got further", shown)
     assert re.search(r"workers +leave it alone \(quarantined\)", shown)
@@ -304,11 +304,13 @@ def test_show_of_a_diverged_run_has_the_difference_and_the_ways_out(tmp_path: Pa
     assert "different: args[0]: 5 -> 7" in shown.out
     assert "LSN 2: charge(5)" in shown.out  # at stake
     assert "store.run(" not in shown.out  # the commands say it
+    told = recovery(tmp_path, "status", "order").out
+    assert told.startswith("order: its code does not do what is recorded: args[0]: 5 -> 7")
     next_ = json.loads(recovery(tmp_path, "show", "order", "--json").out)["next"]
-    assert [one.split()[1] for one in next_] == ["signal", "resume", "accept", "fork", "cancel"]
+    assert [one.split()[1] for one in next_] == ["resume", "accept", "fork", "cancel"]
     asked = recovery(tmp_path, "accept", "order")
     assert asked.code == 64 and "--yes" in asked.err
-    accept = next_[2].partition("   #")[0].replace("TEXT", "cheaper")
+    accept = next_[1].partition("   #")[0].replace("TEXT", "cheaper")
     assert call(*accept.split(), "--yes", cwd=tmp_path).code == 0
     again = recovery(tmp_path, "accept", "order", "--yes")
     assert again.code == 1  # it is armed once
@@ -498,6 +500,9 @@ def test_one_answer_to_which_runs_need_a_person_and_which_can_go_on(shop: Path) 
     assert re.search(r"^to-fail: KeyError: 'tuesday' \(step 0 at .* in order\)$", checked.out, re.M)
     assert "5 runs: 3 need a person, 0 can be resumed\n" in checked.out
     assert recovery(shop, "status").code == 0
+    table = recovery(shop, "runs").out
+    assert "to-charge: in doubt: charge#2\n" in table
+    assert "next: recovery status to-charge --store runs\n" in table
     # All commands agree.
     listed = recovery(shop, "runs", "--due", "--json").out.splitlines()
     assert [json.loads(one)["run_id"] for one in listed] == ["to-fail"]
@@ -513,6 +518,23 @@ def test_one_answer_to_which_runs_need_a_person_and_which_can_go_on(shop: Path) 
     ended = resumed(shop, "--due")
     assert ended.code == 0 and "3 runs resumed, 3 finished" in ended.err
     assert made(shop) == ["to-charge", "to-fail", "to-refund"]
+
+
+def test_of_one_run_status_says_the_cause_and_the_next_commands(shop: Path) -> None:
+    for run, cause, first in (
+        ("to-charge", "in doubt: charge#2", "resolve to-charge"),
+        ("to-refund", "asks for approval: refund#2", "approve to-refund"),
+        ("to-fail", "KeyError: 'tuesday'", "resume to-fail"),
+        ("to-wait", "waiting: waits for signal 'delivered'", "signal to-wait delivered JSON"),
+    ):
+        told = recovery(shop, "status", run, "--check")
+        assert told.out.startswith(f"{run}: {cause}"), told.out
+        assert f"\nnext: recovery {first}" in told.out
+        assert told.code == (run != "to-wait")
+    assert recovery(shop, "status", "to-finish").out == "to-finish: finished\n"
+    assert recovery(shop, "status", "to-finnish").code == 66
+    as_json = json.loads(recovery(shop, "status", "to-fail", "--json").out)
+    assert as_json["runs"] == 1 and as_json["need_a_person"][0]["run_id"] == "to-fail"
 
 
 def test_a_run_whose_code_fails_needs_a_person_until_it_is_mended(shop: Path) -> None:
@@ -622,6 +644,7 @@ def test_with_the_wrong_key_every_command_says_so_and_asks_for_another(tmp_path:
         assert ("the key that was given is another" in " ".join(done.out.split())) is bool(given)
         assert done.out.endswith("next  recovery show encrypted --key-file FILE --store .\n")
         assert call("recovery", "show", "encrypted", *words, "--json", cwd=tmp_path).code == 77
+        assert call("recovery", "status", "encrypted", *words, cwd=tmp_path).code == 77
         told = call("recovery", "status", *words, cwd=tmp_path).out
         assert "next: recovery show encrypted --key-file FILE --store .\n" in told
         for command in (

@@ -44,7 +44,7 @@ def test_times_are_of_the_calendar_or_from_now(text: str, at: datetime) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a number with s, min, h, d or w"):
         seconds_of("--older-than", text)
-    with pytest.raises(ValueError, match="no time; 2026-05-04T09:00:00Z"):
+    with pytest.raises(ValueError, match="is no time: write 2026-05-04T09:00:00Z"):
         time_ns_of("--since", text, 1e9)
 
 

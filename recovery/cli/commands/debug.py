@@ -9,9 +9,11 @@ import typer
 
 from recovery import RecoveryError
 from recovery.cli.agents import Agents
+from recovery.cli.commands.show import no_agent
 from recovery.cli.exit_codes import FOUND
 from recovery.cli.store_options import KeyFile, RunId, StoreOption, check_there
 from recovery.cli.terminal import complain, ends_politely, their_own
+from recovery.errors import CHOICES
 from recovery.inspect.status import status
 from recovery.text import printable_lines
 
@@ -48,13 +50,14 @@ At = Annotated[
 
 
 Agent = Annotated[
-    str, typer.Option("--agent", metavar="MODULE:NAME", help="The agent.", show_default=False)
+    str | None,
+    typer.Option("--agent", metavar="MODULE:NAME", help="The agent.", show_default=False),
 ]
 
 
 def command(
     run: RunId,
-    agent: Agent,
+    agent: Agent = None,
     at: At = None,
     store: StoreOption = None,
     key_file: KeyFile = None,
@@ -66,6 +69,8 @@ def command(
     from recovery.testing.replaying.replay import replay_by  # noqa: PLC0415
 
     with ends_politely():
+        if agent is None:
+            raise no_agent("debug", run, store, key_file)
         agents = Agents(agent, store, key_file)
         check_there(agents.store, run)
         found = agents.get(status(agents.store, run))
@@ -74,7 +79,7 @@ def command(
         try:
             ended = replay_by(plan, found)
         except RecoveryError as exc:
-            raise complain(str(exc), FOUND) from None
+            raise complain(str(exc).partition(f"\n{CHOICES}")[0], FOUND) from None
         except BdbQuit:
             return
         except Exception as exc:

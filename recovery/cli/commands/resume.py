@@ -17,19 +17,18 @@ import typer
 from eventlog import LogError, LogLockedError
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, RecoveryError, RunResult
 from recovery.cli.agents import Agents
-from recovery.cli.commands.show import commands_for, resume_command
+from recovery.cli.commands.show import commands_for, no_agent
 from recovery.cli.exit_codes import FOUND, INTERRUPTED, OK, USAGE
 from recovery.cli.next_steps import Commands
 from recovery.cli.store_options import (
     AsJson,
     KeyFile,
+    OneRun,
     Redact,
     StoreOption,
     Yes,
     check_there,
-    complete_runs,
     known,
-    store_of,
 )
 from recovery.cli.streams import where_of
 from recovery.cli.terminal import (
@@ -85,15 +84,6 @@ Agent = Annotated[
     str | None,
     typer.Option("--agent", metavar="MODULE:NAME", help="The agents.", show_default=False),
 ]
-OneRun = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[RUN]",
-        help="The id of a run.",
-        autocompletion=complete_runs,
-        show_default=False,
-    ),
-]
 Due = Annotated[
     bool,
     typer.Option("--due", help="All runs that would continue: recovery runs --due lists them."),
@@ -132,7 +122,9 @@ def command(
         if (run is not None) + due + all_unfinished != 1:
             raise ValueError("say RUN, or --due, or --all-unfinished")
         if agent is None:
-            raise _no_agent(run, store, key_file)
+            if run is None:
+                raise complain("say --agent MODULE:NAME", USAGE)
+            raise no_agent("resume", run, store, key_file)
         agents = Agents(agent, store, key_file)
 
         def resume(one: RunStatus, by: RecoverableAgent) -> None:
@@ -154,19 +146,6 @@ def command(
         if takeover:
             _ask(one, yes)
         resume(one, by)
-
-
-def _no_agent(run: str | None, store: str | None, key_file: str | None) -> typer.Exit:
-    """What the record says is shown, and not imported: a log must not choose what is executed."""
-    if run is None:
-        return complain("say --agent MODULE:NAME", USAGE)
-    runs = store_of(run, store, key_file, reading=True)
-    found = known(runs, run)
-    by = printable(found.agent) or "an agent without a name"
-    text = f"say --agent MODULE:NAME. Run {run} was begun by {by}. Nothing was executed."
-    ended = complain(text, USAGE)
-    hint([resume_command(runs, run, store, key_file)], err=True)
-    return ended
 
 
 def _resume_all(

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from shlex import quote
 from typing import Annotated, NoReturn
 
 import typer
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from recovery import CheckpointStore
 from recovery.cli.commands.show import commands_for
+from recovery.cli.commands.status import SHOWN_MAX, say_causes
 from recovery.cli.doctor_checks import low_space
 from recovery.cli.pager import paged
 from recovery.cli.status_view import STYLES, as_json_object
@@ -140,11 +142,13 @@ def command(
         commands = commands_for(there, "", store, key_file)
         if low := low_space(there, commands.on_store):
             say(low)
-        for one in shown:
-            if one.quarantined:
-                why = redaction.text(one.stuck(), "why")
-                say(f"{one.run_id}: {why}; workers leave it alone (quarantined)")
-                hint([commands.show(one)])
+        needs = [(one, redaction.text(why, "why")) for one in shown if (why := one.needs_person)]
+        if len(needs) > SHOWN_MAX:
+            say(f"{len(needs):,} runs to be decided about")
+            hint([commands.on_store("status")])
+        else:
+            say_causes(needs)
+            hint([commands.on_store(f"status {quote(one.run_id)}") for one, _ in needs])
 
 
 def _watch(

@@ -13,14 +13,22 @@ from recovery import CheckpointStore, RecoveryError
 from recovery.agent_code.agent_name import agent_option
 from recovery.cli import history_view
 from recovery.cli.doctor_checks import low_space
-from recovery.cli.exit_codes import NO_KEY
+from recovery.cli.exit_codes import NO_KEY, USAGE
 from recovery.cli.history_view import read_story
 from recovery.cli.key_options import encryption_from
 from recovery.cli.next_steps import Commands
 from recovery.cli.pager import paged
 from recovery.cli.status_view import as_json_object, grid, next_lines, rows
-from recovery.cli.store_options import AsJson, KeyFile, Redact, RunId, StoreOption, store_of
-from recovery.cli.terminal import ends_politely, output, say, show_json
+from recovery.cli.store_options import (
+    AsJson,
+    KeyFile,
+    Redact,
+    RunId,
+    StoreOption,
+    known,
+    store_of,
+)
+from recovery.cli.terminal import complain, ends_politely, hint, output, say, show_json
 from recovery.history.find_run import reader_of
 from recovery.history.first_record import started_of
 from recovery.history.store_url import is_url
@@ -28,6 +36,7 @@ from recovery.inspect.status import status
 from recovery.journal.encoding import decode_shallow
 from recovery.reports import RunStatus
 from recovery.stores.file import FileStore
+from recovery.text import printable
 from recovery.values.render import Redaction
 
 MORE = """\b
@@ -96,7 +105,7 @@ def commands_for(
 
 
 def resume_command(
-    store: CheckpointStore, run: str, where: str | None, key_file: str | None
+    store: CheckpointStore, run: str, where: str | None, key_file: str | None, verb: str = "resume"
 ) -> str:
     """The command that resumes a run, with the agent that its record names."""
     commands = commands_for(store, run, where, key_file)
@@ -104,4 +113,14 @@ def resume_command(
         started = started_of(reader, decode_shallow)
         if started is not None and not started.parent:
             commands.agent = agent_option(started.agent_object, started.agent)
-    return commands.resume()
+    return commands.of(verb, f"--agent {commands.agent}")
+
+
+def no_agent(verb: str, run: str, store: str | None, key_file: str | None) -> typer.Exit:
+    """What the record says is shown, and not imported: a log must not choose what is executed."""
+    runs = store_of(run, store, key_file, reading=True)
+    by = printable(known(runs, run).agent) or "an agent without a name"
+    text = f"say --agent MODULE:NAME. Run {run} was begun by {by}. Nothing was executed."
+    ended = complain(text, USAGE)
+    hint([resume_command(runs, run, store, key_file, verb)], err=True)
+    return ended

@@ -9,10 +9,20 @@ import typer
 from recovery.agent_code.agent_name import UNKNOWN, agent_option
 from recovery.cli.commands.show import commands_for
 from recovery.cli.doctor_checks import low_space
-from recovery.cli.exit_codes import FOUND, OK
-from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption, open_store
+from recovery.cli.exit_codes import FOUND, NO_KEY, OK
+from recovery.cli.next_steps import Commands
+from recovery.cli.store_options import (
+    AsJson,
+    KeyFile,
+    OneRun,
+    Redact,
+    StoreOption,
+    open_store,
+    store_of,
+)
 from recovery.cli.terminal import ends_politely, hint, say, show_json
 from recovery.inspect.listing import listed
+from recovery.inspect.status import status
 from recovery.reports import RunStatus
 from recovery.text import count
 from recovery.values.render import Redaction
@@ -28,10 +38,12 @@ checkpoint on; no lock is taken and no run is changed.
 exit codes:
   0    no run needs a person; or without --check
   1    with --check: a run needs a person, or the disk is full
+  77   RUN is encrypted, and its key was not given
 
 \b
 examples:
   recovery status
+  recovery status run_001                         # with its next commands
   recovery status --check --store /srv/agents     # in a monitor
   recovery status --json | jq -r '.need_a_person[].run_id'
 """
@@ -44,6 +56,7 @@ Check = Annotated[
 
 
 def command(
+    run: OneRun = None,
     check: Check = False,
     store: StoreOption = None,
     key_file: KeyFile = None,
@@ -52,20 +65,23 @@ def command(
 ) -> None:
     """Which runs need a person, and why; and how many can be resumed."""
     with ends_politely():
-        there = open_store(store, key_file, reading=True)
         redaction = Redaction(redact or ())
         needs: list[tuple[RunStatus, str]] = []
-        due: list[str] = []
-        agents: set[str] = set()  # of the runs that are due
+        due: list[RunStatus] = []
         total = 0
-        for one in listed(there):
+        if run is None:
+            there = open_store(store, key_file, reading=True)
+            found = listed(there)
+        else:
+            there = store_of(run, store, key_file, reading=True)
+            found = iter([status(there, run)])
+        for one in found:
             total += 1
             if why := one.needs_person:
                 needs.append((one, redaction.text(why, "why")))
-            if one.due and not why:  # resuming it gets it no further
-                due.append(one.run_id)
-                agents.add(agent_option(one.agent_object, one.agent))
-        commands = commands_for(there, "", store, key_file)
+            elif one.due:  # else resuming it gets it no further
+                due.append(one)
+        commands = commands_for(there, run or "", store, key_file)
         low = low_space(there, commands.on_store)
         if as_json:
             persons = [
@@ -77,22 +93,41 @@ def command(
                 }
                 for one, why in needs
             ]
-            show_json({"runs": total, "need_a_person": persons, "due": due, "disk": low})
+            ids = [one.run_id for one in due]
+            show_json({"runs": total, "need_a_person": persons, "due": ids, "disk": low})
         else:
-            for one, why in needs:
-                left = "; workers leave it alone (quarantined)" * one.quarantined
-                say(f"{one.run_id}: {why}{left}")
+            say_causes(needs)
+            if run is not None and not needs:
+                why = redaction.text(one.why, "why")
+                say(f"{run}: {one.state}{why and ': '}{why}")
             if low:
                 say(low)
-            where = f" in {there.backend.address}" if store is None else ""
-            need = "needs" if len(needs) == 1 else "need"
-            say(
-                f"{count(total, 'run')}{where}: {len(needs):,} {need} a person, "
-                f"{len(due):,} can be resumed"
-            )
-            todo = [commands.show(one) for one, _ in needs[:SHOWN_MAX]]
-            if due:
-                commands.agent = agent_option(*agents) if len(agents) == 1 else UNKNOWN
-                todo.append(commands.resume_due())
-            hint(todo)
+            if run is None:
+                where = f" in {there.backend.address}" if store is None else ""
+                need = "needs" if len(needs) == 1 else "need"
+                say(
+                    f"{count(total, 'run')}{where}: {len(needs):,} {need} a person, "
+                    f"{len(due):,} can be resumed"
+                )
+            hint(commands.next(one) if run is not None else _next(commands, needs, due))
+        if run is not None and needs and needs[0][0].needs_key:
+            raise typer.Exit(NO_KEY)
         raise typer.Exit(FOUND if check and (needs or low) else OK)
+
+
+def say_causes(needs: list[tuple[RunStatus, str]]) -> None:
+    """A line for each run that needs a person, with why."""
+    for one, why in needs:
+        left = "; workers leave it alone (quarantined)" * one.quarantined
+        say(f"{one.run_id}: {why}{left}")
+
+
+def _next(
+    commands: Commands, needs: list[tuple[RunStatus, str]], due: list[RunStatus]
+) -> list[str]:
+    todo = [commands.show(one) for one, _ in needs[:SHOWN_MAX]]
+    if due:
+        agents = {agent_option(one.agent_object, one.agent) for one in due}
+        commands.agent = agents.pop() if len(agents) == 1 else UNKNOWN
+        todo.append(commands.resume_due())
+    return todo

@@ -114,7 +114,7 @@ def _place(recorded: RecordedRun, at: str | None) -> tuple[int, int]:
         return -1, 0
     kind, _, number = at.rpartition(":")
     if kind not in ("", "lsn", "LSN") or not number.isdecimal():
-        raise ValueError(f"--at {at}: a step (--at 3), or a record (--at lsn:38)")
+        raise ValueError(f"--at {at} is no step (--at 3) and no record (--at lsn:38)")
     wanted = int(number)
     if not kind:
         return wanted, 0

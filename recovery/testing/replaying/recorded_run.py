@@ -75,7 +75,10 @@ def recorded_run(source: Source, run_id: str | None, encryption: Encryption | No
                 return _copied(lines.records(), CheckpointStore(MemoryStore()), lines)
         path = path if run_id is None else path / run_id
         if not any(path.glob("*.seg")):
-            raise RecoveryError(f"{path} is neither the log of a run nor an export of one")
+            what = (
+                "is neither the log of a run nor an export" if path.exists() else "does not exist"
+            )
+            raise RecoveryError(f"{path} {what}")
         with EventLog.read(path, encryption=encryption) as log:
             return _copied(_sound(log.records, path.name), CheckpointStore(MemoryStore()))
     if run_id is None:
