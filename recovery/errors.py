@@ -431,7 +431,7 @@ class RunFailedError(RecoveryError):
         self.type_name, self.message, self.traceback = cause
         hint = ""
         if call:
-            what, first = "failed", "Mend the tool, then make this call again:"
+            what, first = "failed", "Mend the cause, then make this call again:"
             if self.type_name.rpartition(".")[2] == ApprovalDeniedError.__name__:
                 what, first = "was not approved", "To ask for the approval again:"
             hint = (

@@ -32,7 +32,9 @@ class NamedErrors:
     def name(self, error: OSError) -> None:
         """Put the path of the file into the error, if it has none."""
         if os.sep not in str(error.filename):
-            error.filename, error.filename2 = self._path, None
+            error.filename = self._path
+            if error.filename2 is not None:  # set to None, it would be shown: "-> None"
+                del error.filename2
 
 
 @contextlib.contextmanager

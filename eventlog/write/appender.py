@@ -411,7 +411,7 @@ class Appender:
                 exc.add_note(
                     f"{self._directory.path}: the log accepts no more records. Everything up to "
                     f"LSN {self.durable.durable} is safe. Remove the cause (free space, check the "
-                    "disk), close this log and open it again to continue."
+                    "disk); then start the program again, or close this log and open it again."
                 )
 
 

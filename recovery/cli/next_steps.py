@@ -79,8 +79,8 @@ class Commands:
     def of_divergence(self, step: int) -> list[str]:
         """The commands for a run whose code diverged in this step."""
         return [
-            f"{self.resume()}   # with the code that made the record",
-            f"{self.of('accept', '--why TEXT')}   # the new code's history counts from here on",
+            f"{self.resume()}   # with the code that made the record; it may be in another module",
+            f"{self.of('accept', '--why TEXT')}   # the new code counts: it may make them again",
             self.of("fork", f"NEW_ID --at {max(step - 1, 0)}"),
             self.of("cancel"),
         ]
@@ -103,7 +103,7 @@ class Commands:
                     f"{self.of('resolve', f'{call} --fail TEXT')}   # once the agent catches it",
                 ]
                 denied = "ApprovalDeniedError" in one.why.partition(":")[0]
-                when = "it asks for approval again" if denied else "once the tool is mended"
+                when = "it asks for approval again" if denied else "once the cause is mended"
                 todo = [f"{again}   # {when}", *how]
             case "failed":
                 at = max(one.progress.step - 1, 0)

@@ -163,7 +163,7 @@ def _failures(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]
     if one.error is not None:
         yield from _error(one, one.error, now, redaction)
     if one.quarantined:
-        yield "workers", "leave it alone (quarantined); recovery resume does not", "bold red"
+        yield "workers", "leave it alone (quarantined); recovery resume resumes it", "bold red"
 
 
 def _quoted(label: str, lines: list[str]) -> Iterator[Row]:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -347,7 +348,7 @@ def test_a_failed_tool_is_shown_with_its_traceback(tmp_path: Path) -> None:
     assert re.search(r"^error +\| ", shown, re.M)
     # Where a line is folded depends on the length of this file's path.
     assert ["in charge" in " ".join(text.split()) for text in (shown, hidden)] == [True, False]
-    assert "once the tool is mended" in shown
+    assert "once the cause is mended" in shown
 
 
 def test_a_failure_is_kept_once_the_agent_catches_it(tmp_path: Path, charges: list[int]) -> None:
@@ -392,7 +393,11 @@ def test_commands_are_not_folded_and_keep_the_key_file(tmp_path: Path) -> None:
     given = "--store", "runs", "--key-file", keys.name
     with Processes(tmp_path) as processes:
         shown = processes.on_terminal("recovery", "show", "order", *given).shown
-        commands = [line[9:].split() for line in shown.splitlines() if "recovery resolve" in line]
+        commands = [
+            shlex.split(line[9:], comments=True)
+            for line in shown.splitlines()
+            if "recovery resolve" in line
+        ]
         assert len(commands) == 3
         retry = next(one for one in commands if "--retry" in one)
         done = processes.on_terminal(*retry)
@@ -675,7 +680,7 @@ def test_what_a_failed_run_says_can_be_typed(tmp_path: Path) -> None:
     assert recovery(tmp_path, "deny", "refund", "refund", "--why", "no", "--yes").code == 0
     for task in ("pay", "refund"):
         for said in (run(task), run(task)):  # when it fails, and when it is begun again
-            assert ("Mend the tool" in said) is (task == "pay"), said
+            assert ("Mend the cause" in said) is (task == "pay"), said
             (command,) = re.findall("^  (recovery retry .*)$", said, re.M)
             assert f"--agent fails:agent --store {tmp_path}/runs" in command
         assert "to be made again" in call(*command.split(), cwd=tmp_path).err

@@ -103,7 +103,7 @@ def test_gc_with_nobody_to_ask_needs_yes_and_then_does_what_it_said(store: Path)
     assert [one | {"removed": True} for one in would] == gone
     assert left(store) == ALL - {one["run_id"] for one in gone}
     assert {one["state"] for one in gone} <= {"finished", "cancelled", "undone"}
-    assert call(*GC, "--keep", "0", "--yes", cwd=store).out == "nothing to delete\n"
+    assert call(*GC, "--keep", "0", "--yes", cwd=store).out.startswith("nothing to delete")
 
 
 def test_gc_of_failed_runs_is_asked_for(store: Path) -> None:
@@ -112,7 +112,7 @@ def test_gc_of_failed_runs_is_asked_for(store: Path) -> None:
 
 
 def test_gc_keeps_what_is_young(store: Path) -> None:
-    assert call(*GC, "--older-than", "3h", "--yes", cwd=store).out == "nothing to delete\n"
+    assert call(*GC, "--older-than", "3h", "--yes", cwd=store).out.startswith("nothing to delete")
     assert call(*GC, "--older-than", "90min", "--yes", cwd=store).code == 0
     assert left(store) < ALL
 

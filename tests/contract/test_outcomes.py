@@ -650,7 +650,7 @@ def test_a_tool_that_raised_at_step_5_goes_on_by_one_command(
     agent = RecoverableAgent(like_it if is_async else plain, store, checkpoint_every_n=3)
     with pytest.raises(RunFailedError) as failed:
         agent.run_with_recovery_sync("task", RUN)
-    assert "Nothing is lost. Mend the tool" in str(failed.value)
+    assert "Nothing is lost. Mend the cause" in str(failed.value)
     assert re.search(
         r"^  recovery retry run --agent MODULE:NAME( --store \S+)?$", str(failed.value), re.M
     )

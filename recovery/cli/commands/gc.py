@@ -134,5 +134,5 @@ def _summary(gone: Sequence[RemovedRun], dry_run: bool, left: int, chosen: bool)
         verb, freed = "would delete" if dry_run else "deleted", sum(one.size for one in gone)
         parts.append(f"{verb} {count(len(gone), 'run')}, {size(freed)}")
     else:
-        parts.append("nothing to delete")
+        parts.append("nothing to delete: no run that has ended is so old, or beyond so many")
     return "\n".join(parts)
