@@ -227,11 +227,12 @@ def test_processes_that_die_at_the_same_place_are_seen(
     # The way out that is shown ends the loop.
     next_ = json.loads(recovery(tmp_path, "show", "often", "--json").out)["next"]
     if dies == "in parse":
-        out = next_[0].partition("   #")[0].replace("TEXT", "poison")
-        assert call(*out.split(), cwd=tmp_path).code == 0
+        (out,) = [one for one in next_ if "--fail TEXT" in one]
+        typed = shlex.split(out.replace("TEXT", "poison"), comments=True)
+        assert call(*typed, cwd=tmp_path).code == 0
         assert recovery(tmp_path, "show", "often", "--json").out.count('"crashes": 0')
     else:
-        assert next_[0] == "recovery fork often NEW_ID --at 1 --store runs"
+        assert next_[-1] == "recovery fork often NEW_ID --at 1 --store runs"
 
 
 def test_damage_that_a_recovery_does_not_need_is_told_as_harmless() -> None:
