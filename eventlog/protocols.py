@@ -130,8 +130,17 @@ class WritableLog(LogRecords, Protocol):
         """An earlier owner that may be alive, in words; "" when all have ended.
 
         The log was taken from it, or its lease had expired: also if the owners after it released
-        the log. What it appends is refused, but its tools may still act. A store that learns that
-        it has ended says "" from then on.
+        the log. Or it has given the log up, and said that it may still act. What it appends is
+        refused, but its tools may still act. A store that learns that it has ended says "" from
+        then on.
+        """
+
+    def may_still_act(self, acts: bool) -> None:
+        """Say whether this process may act for the log after ``close``: a thread that nothing can
+        end may. Any thread may call it, also after ``close``.
+
+        ``acts``: if true, the next owner gets it from ``former_owner``. A store with leases keeps
+        the log held until its lease has ended.
         """
 
     @property

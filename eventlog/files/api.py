@@ -26,6 +26,9 @@ class File(Protocol):
     def lock(self, slot: int) -> bool:
         """Try to hold ``slot`` for this open file alone; False when another has it."""
 
+    def unlock(self, slot: int) -> None:
+        """Hold ``slot`` no more."""
+
     def held(self, slots: int, first: int = 0) -> bool:
         """Whether another open file holds any of the slots from ``first`` to below ``slots``.
 

@@ -2,7 +2,8 @@
 
 ``LOCK`` is always there and never unlinked. It holds the owner as one line of JSON. Beyond its
 content it has one lockable byte for each epoch. The owner under epoch E holds byte E. When an owner
-dies, the kernel drops its lock; an owner that was stopped keeps it.
+dies, the kernel drops its lock; an owner that was stopped keeps it. One that gives the log up while
+its threads may still act keeps a lower byte instead.
 
 To claim a log, a process locks byte E (so no other process owns the log) and byte E + 1, and then
 writes E + 1 into the file. A forced takeover skips byte E: the old owner still holds it. At its
@@ -18,6 +19,7 @@ count (see Segment.superseded_at).
 from __future__ import annotations
 
 import json
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +55,8 @@ class Owner:
     """The right to append, under ``epoch``.
 
     ``former``: an earlier owner that may be alive and still writing, in words; "" if all have
-    ended. The log was taken from it, or the lock file that it holds was removed.
+    ended. The log was taken from it, or the lock file that it holds was removed, or it has given
+    the log up while its threads act (see may_still_act).
     """
 
     def __init__(
@@ -61,7 +64,8 @@ class Owner:
     ) -> None:
         self._directory, self._file, self._content = directory, file, content
         self.epoch, self.former = epoch, former
-        self._is_durable = False
+        self._is_durable = self._is_closed = self._acts = False
+        self._mutex = threading.Lock()
         # Whether the kernel tells when it ends: not if it holds a lock file that is gone.
         self._is_seen = bool(former) and file.held(epoch)
         # Kept open: while it is, no other file gets its inode number.
@@ -98,8 +102,24 @@ class Owner:
             self._file.sync()
             self._is_durable = True
 
+    def may_still_act(self, acts: bool) -> None:
+        """See WritableLog.may_still_act. May come after ``close``."""
+        with self._mutex:
+            self._acts = acts
+            if self._is_closed:
+                self._file.close()
+
     def close(self) -> None:
         """Release the log."""
+        with self._mutex:
+            self._is_closed = True
+            if self._acts and any(map(self._file.lock, reversed(range(self.epoch)))):
+                self._file.unlock(self.epoch)  # free, but a later owner finds the lower byte held
+            else:
+                self._file.close()
+
+    def close_after_fork(self) -> None:
+        """Release what a forked child has of it. Threads of the parent may hold the mutex."""
         self._file.close()
 
 
@@ -141,8 +161,8 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
             free, last = file.lock(epoch), _parse(file.pread(_CONTENT_SIZE, 0))
             if not free:
                 former = _named(last)
-            elif file.held(epoch):  # it was stuck during a takeover
-                former = former or f"a process before {_named(last)}"
+            elif file.held(epoch):  # its threads still act, or one before was stuck in a takeover
+                former = former or f"{_named(last)}, or one before it"
             if not ((free or takeover) and file.lock(epoch + 1)):
                 found = _parse(file.pread(_CONTENT_SIZE, 0))
                 raise LogLockedError(

@@ -47,6 +47,10 @@ class OpenMemoryFile:
     def lock(self, slot: int) -> bool:
         return self._inode.locks.setdefault(slot, self) is self
 
+    def unlock(self, slot: int) -> None:
+        if self._inode.locks.get(slot) is self:
+            del self._inode.locks[slot]
+
     def held(self, slots: int, first: int = 0) -> bool:
         locks = list(self._inode.locks.items())
         return any(first <= slot < slots and holder is not self for slot, holder in locks)

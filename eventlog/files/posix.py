@@ -44,8 +44,8 @@ _F_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", None)  # Linux 3.15 and later
 _LOCK_BYTES = 1 << 32  # slots lie beyond the lock file's content, which must stay readable
 
 
-def _flock(start: int, size: int) -> bytes:
-    return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, size, 0)
+def _flock(start: int, size: int, kind: int = fcntl.F_WRLCK) -> bytes:
+    return struct.pack("hhqqi4x", kind, os.SEEK_SET, start, size, 0)
 
 
 class OSFile:
@@ -98,6 +98,12 @@ class OSFile:
                 return False
             raise
         return True
+
+    def unlock(self, slot: int) -> None:
+        if _F_OFD_SETLK is None:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        else:
+            fcntl.fcntl(self._fd, _F_OFD_SETLK, _flock(_LOCK_BYTES + slot, 1, fcntl.F_UNLCK))
 
     def held(self, slots: int, first: int = 0) -> bool:
         if _F_OFD_SETLK is None or slots <= first:

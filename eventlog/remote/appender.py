@@ -84,7 +84,7 @@ class RemoteAppender:
         self._pieces: list[tuple[int, int, list[bytes]]] = []  # not sent yet
         self._label: Label | None = None
         self._keep_from = 0
-        self._releases = False
+        self._releases = self._acts = False
         self._on_its_way: Batch | None = None
 
     @property
@@ -244,12 +244,16 @@ class RemoteAppender:
                 if self.failure_unreported:
                     self.check()
                 return
-            self._releases = True
+            self._releases = not self._acts  # else the lease runs out by itself
         try:
             self._link.commit_and_wait(self, self.next_lsn - 1, everything=True)
             self.check()
         finally:
             self.fail(LogError(f"{self._directory.path}: this log is closed"))
+
+    def may_still_act(self, acts: bool) -> None:
+        """See WritableLog.may_still_act."""
+        self._acts = acts
 
     def close_files(self) -> None:
         """Let go without a word: the lease runs out by itself."""

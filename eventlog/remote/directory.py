@@ -47,6 +47,9 @@ class RemoteFile:
     def lock(self, slot: int) -> NoReturn:
         raise _read_only()
 
+    def unlock(self, slot: int) -> NoReturn:
+        raise _read_only()
+
     def identity(self) -> object:
         return id(self._data)
 

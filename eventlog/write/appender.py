@@ -376,6 +376,14 @@ class Appender:
 
     def close_files(self) -> None:
         """Close the files, in any state. The owner's file, when closed, drops the lock."""
+        self._close_segment()
+        self.owner.close()
+
+    def may_still_act(self, acts: bool) -> None:
+        """See WritableLog.may_still_act."""
+        self.owner.may_still_act(acts)
+
+    def _close_segment(self) -> None:
         with self._sync_lock, self._lock:  # two threads may close a log
             writer, mark_file = self._writer, self._mark_file
             self._writer = self._mark_file = None
@@ -383,13 +391,13 @@ class Appender:
             writer.file.close()
         if mark_file is not None:
             mark_file.close()
-        self.owner.close()
 
     def close_after_fork(self, reason: LogError) -> None:
         """Close in a forked child. Threads of the parent may hold the locks, so replace them."""
         self._lock, self._sync_lock = threading.Lock(), threading.Lock()
         self._failed = reason
-        self.close_files()
+        self._close_segment()
+        self.owner.close_after_fork()
 
     def check(self) -> None:
         """Raise when this writer has failed or is closed."""

@@ -55,7 +55,7 @@ class EventLog:
         self.path = directory.path
         self.last_time_ns = 0  # of the record that this process appended last
         self._pid = os.getpid()
-        self._open = True
+        self._open, self._acts = True, False
 
     @classmethod
     def open(
@@ -185,6 +185,16 @@ class EventLog:
     def former_owner(self) -> str:
         """See WritableLog. Asks the kernel whether the owners before have ended."""
         return self._appender.owner.living_former()
+
+    def may_still_act(self, acts: bool) -> None:
+        """See WritableLog. In files the kernel knows it, and drops it when the process ends.
+
+        ``acts``: whether this process may act for the log after ``close``.
+        """
+        self._acts = acts
+        self._appender.may_still_act(acts)
+        if not (acts or self._open):
+            _open_logs.discard(self)
 
     @property
     def is_encrypted(self) -> bool:
@@ -362,7 +372,8 @@ class EventLog:
 
     def _release(self) -> None:
         self._open = False
-        _open_logs.discard(self)
+        if not self._acts:  # else a forked child must not keep what this process holds
+            _open_logs.discard(self)
         self._appender.close_files()
         self._directory.close()
 

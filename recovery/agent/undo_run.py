@@ -69,6 +69,7 @@ def undo(
                 )
         finally:
             current_scope.reset(token)
+            run.close()
             log.commit()
         return result
 

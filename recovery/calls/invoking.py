@@ -62,11 +62,11 @@ def _called_here(effect: Invoke, call: Callable[[Invoke], Any]) -> Any:
     scope = effect.scope
     if scope is None or scope.call is None:
         return call(effect)
-    scope.run.in_threads.add(scope.call.lsn)
+    scope.run.enter_thread(scope.call.lsn)
     try:
         return call(effect)
     finally:
-        scope.run.in_threads.discard(scope.call.lsn)
+        scope.run.leave_thread(scope.call.lsn)
 
 
 def called(effect: Invoke) -> Any:

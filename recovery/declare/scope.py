@@ -27,9 +27,11 @@ class ActiveRun(Protocol):
     def spans(self) -> SpansOfRun | None:
         """What emits its spans; None where nothing does."""
 
-    @property
-    def in_threads(self) -> set[int]:
-        """Calls (LSNs) whose plain function a thread executes, also after their time-out."""
+    def enter_thread(self, lsn: int) -> None:
+        """Note that a thread executes the plain tool of this call, maybe beyond its time-out."""
+
+    def leave_thread(self, lsn: int) -> None:
+        """Note that it has ended."""
 
     def check(self) -> None:
         """Raise what stops the run, if anything does."""

@@ -71,7 +71,7 @@ class ExecutionBase(ABC):
         if owners.any_alive:
             found = ((one.lsn, owners.executing(one)) for one in history.replay.recorded())
             self.elsewhere = {lsn: there for lsn, there in found if there is not None}
-        self.in_threads: set[int] = set()  # see ActiveRun
+        self.in_threads: set[int] = set()  # calls (LSNs); of all executions of the session
         self.step = self.served = self.executed = 0
         self.in_loop = False  # whether the loop of steps has begun
         self.unmeasured = 0  # executed calls whose usage is unknown
@@ -148,6 +148,9 @@ class ExecutionBase(ABC):
     def close(self) -> None:
         """Close the execution: actions of its remaining tasks are not recorded any more."""
         self._closed = True
+        if self.in_threads:
+            self.log.may_still_act(True)
+            self._note_threads()  # they may have ended meanwhile
         self.pruning.close()
         for listener in self._history.listeners:
             listener.close()
@@ -277,6 +280,21 @@ class ExecutionBase(ABC):
         """Stop the run if a value that the agent is to get is forgotten, or cannot be opened."""
         serves = self.settings.on_forgotten == "serve"
         self.write_or_stop(check_readable, value, self.run_id, what, serves)
+
+    # -- threads that execute plain tools
+
+    def enter_thread(self, lsn: int) -> None:
+        """See ActiveRun."""
+        self.in_threads.add(lsn)
+
+    def leave_thread(self, lsn: int) -> None:
+        """See ActiveRun."""
+        self.in_threads.discard(lsn)
+        self._note_threads()
+
+    def _note_threads(self) -> None:
+        if self._closed and not self.in_threads:
+            self.log.may_still_act(False)
 
     # -- the record
 

@@ -60,7 +60,9 @@ class RunSession:
         a while."""
 
     def attach(self, run: Execution) -> None:
-        """Set the run's present execution."""
+        """Set the run's present execution. Threads of the one before may still act."""
+        if self._run is not None:
+            run.in_threads = self._run.in_threads
         self._run = run
         self.check()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -326,6 +327,45 @@ def test_not_there_is_not_believed_while_a_thread_still_executes_it(
     assert result() == "tea"
     assert paid == ["tea"]
     loop.close()
+
+
+@pytest.mark.parametrize("in_files", [True, False])
+def test_the_next_owner_believes_not_there_when_the_thread_of_the_one_before_has_ended(
+    in_files: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run parks, and its process lives on with the thread: another process resumes it."""
+    go, paid, asked = threading.Event(), list[str](), list[str]()
+    kept = CheckpointStore(tmp_path) if in_files else CheckpointStore()
+
+    def look(call: Call) -> Resolution:
+        asked.append(call.tool)
+        if paid:
+            return Resolution.outcome(paid[0])
+        if len(asked) > 1:
+            go.set()
+        return Resolution.fail("not there")
+
+    @tool(timeout_s=600, reconcile=look)
+    def pay(what: str) -> str:
+        go.wait(60)
+        paid.append(what)
+        return what
+
+    def agent(run: SyncRun) -> Any:
+        return run.call(pay, "tea")
+
+    def result() -> Any:
+        store = CheckpointStore(tmp_path) if in_files else kept
+        return RecoverableAgent(agent, store).run_with_recovery_sync("task", "run")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("recovery.calls.in_doubt.DRAIN_S", 0.05)
+        time_out = SimpleNamespace(done=set())
+        patch.setattr("recovery.calls.invoking.wait_for_futures", lambda *_: time_out)
+        with pytest.raises(InDoubtError, match="a thread of this process still executes it"):
+            result()
+    found = result()
+    assert found["result"] == "tea" and paid == ["tea"] and asked == ["pay"] * 3
 
 
 @pytest.mark.parametrize("outer", ["outcome", "fail"])

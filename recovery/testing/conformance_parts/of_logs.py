@@ -122,6 +122,19 @@ class LogConformance:
         with other.claim(RUN) as last:
             assert last.epoch > new.epoch and last.last_lsn == 3
 
+    def test_the_next_owner_is_told_of_a_process_that_may_still_act(
+        self, open_store: OpenStore
+    ) -> None:
+        for run_id, acts in ((RUN, True), ("other", False)):
+            log = open_store().claim(run_id)
+            written(log, 1)
+            log.may_still_act(True)
+            log.may_still_act(acts)
+            log.close()
+            with open_store().claim(run_id, takeover=acts) as after:
+                assert bool(after.former_owner()) == acts and after.last_lsn == 1
+            log.may_still_act(False)
+
     def test_one_of_many_claims_wins(self, open_store: OpenStore) -> None:
         stores = [open_store() for _ in range(6)]
         start = threading.Barrier(len(stores))

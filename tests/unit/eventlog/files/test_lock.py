@@ -67,11 +67,31 @@ def test_while_an_owner_that_lost_the_log_is_alive_the_log_is_contested() -> Non
     old = take(disk)
     take(disk, takeover=True).close()
     third = take(disk)
-    assert third.living_former() == "a process before process 1 on simulated"
+    assert third.living_former() == "process 1 on simulated, or one before it"
     old.close()
     assert third.living_former() == "", "the kernel says when it has ended"
     third.close()
     assert not take(disk).former
+
+
+def test_who_gives_the_log_up_and_may_still_act_holds_no_one_up() -> None:
+    disk = SimulatedDisk()
+    first = take(disk)
+    first.may_still_act(True)
+    first.close()
+    second = take(disk)
+    assert second.living_former() == "process 1 on simulated, or one before it"
+    second.may_still_act(True)
+    second.close()
+    third = take(disk)
+    first.may_still_act(False)
+    assert third.living_former(), "the second may still act"
+    second.may_still_act(False)
+    assert third.living_former() == ""
+    third.may_still_act(True)
+    third.may_still_act(False)
+    third.close()
+    assert take(disk).former == ""
 
 
 @pytest.mark.parametrize("left", [None, b"", bytes(512), b"garbage", b'{"epoch": 1}'])
