@@ -59,22 +59,8 @@ else
 	@echo "skipped: give a checkout of Aden Hive, as in: make hive SRC=../hive   (see docs/hive.md)"
 endif
 
-integrations: $(VENV)/.with-dev ## integrations with the oldest versions of frameworks; with SRC=, LangGraph's own tests (ONLY= SRC= LANGGRAPH= TIMES=)
-ifndef SRC
-	@$(BIN)/python -m tests.oldest $(ONLY)
-	@echo "LangGraph's own tests are skipped: give a checkout of it at a tag, as in: make integrations SRC=../langgraph"
-else
-	@$(PYTHON) -m venv --clear build/langgraph
-	@build/langgraph/bin/python -m pip install --quiet --editable . "langgraph==$(or $(LANGGRAPH),$(shell git -C "$(SRC)" describe --tags --match '[0-9]*'))" \
-		langgraph-checkpoint-sqlite langgraph-checkpoint-postgres "psycopg[binary]" psycopg-pool redis pycryptodome \
-		pytest pytest-mock pytest-dotenv syrupy httpx anyio
-	@rm -rf build/langgraph-tests && mkdir -p build/langgraph-tests && \
-		cp -r "$(SRC)/libs/langgraph/tests" "$(SRC)/libs/langgraph/pyproject.toml" build/langgraph-tests
-	@cd build/langgraph-tests && for strict in $$(yes false true | head -n $(or $(TIMES),1)); do \
-		NO_DOCKER=true LANGSMITH_TRACING=false LANGGRAPH_STRICT_MSGPACK=$$strict PYTHONPATH="$(CURDIR)/tests/support" \
-		../langgraph/bin/python -m pytest -q -p langgraph_suite --rootdir . -k sqlite -o addopts=--snapshot-warn-unused \
-		$$(grep -l "sync_checkpointer" tests/test_*.py) || exit 1; done
-endif
+integrations: $(VENV)/.with-dev ## integrations with the oldest and the newest versions of frameworks; LangGraph's own tests (ONLY= AGE= TIMES=)
+	@$(BIN)/python -m tests.versions $(ONLY) $(if $(AGE),--age $(AGE)) $(if $(TIMES),--times $(TIMES))
 
 fuzz: $(VENV)/.with-dev,fuzz ## fuzz the decoders, all in turn (SECONDS= TARGETS="...")
 	@$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60) --json $(VENV)/fuzz.json

@@ -19,11 +19,11 @@ ANSWER = "Tea and a cup are paid."
 
 
 def pay(cents: int, to: str) -> str:
-    """Pay, by the idempotency key of the call."""
+    """Pay, by the idempotency key of the call; a server of tools has none."""
     call = current_call()
-    assert call is not None
+    key = call.idempotency_key if call is not None else "no-key"
     with BANK.open("a") as bank:
-        bank.write(f"{call.idempotency_key} {cents} to {to}\n")
+        bank.write(f"{key} {cents} to {to}\n")
     return "paid"
 
 

@@ -88,6 +88,17 @@ def test_every_public_name_is_on_its_page_and_has_a_docstring(module: str) -> No
         assert getattr(public, name).__doc__, name
 
 
+@pytest.mark.parametrize("page", sorted({*PAGES.values(), "langgraph-tools.md"}))
+def test_a_program_of_a_page_survives_its_process(page: str) -> None:
+    """A stranger kills it, and resumes it by the command, which imports it."""
+    for code in blocks(page):
+        assert "CheckpointStore()" not in code, "the runs are in memory"
+        if "RecoverableAgent(" in code or "recoverable(" in code:
+            assert not re.search(r"^\S.*run_with_recovery", code, re.M), (
+                "importing it executes a run"
+            )
+
+
 def test_tools_that_record_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

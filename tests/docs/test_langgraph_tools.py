@@ -20,5 +20,5 @@ def test_the_page_runs(
 
     monkeypatch.chdir(tmp_path)
     asked = [("send_mail", {"to": "ada"}), ("search", {"query": "otters"})]
-    run_page(PAGE, blocks(PAGE), {"model": Model(turns=[asked])})
+    run_page(PAGE, blocks(PAGE), {"model": Model(turns=[asked]), "__name__": "__main__"})
     assert capsys.readouterr().out == "".join(blocks(PAGE, "text"))

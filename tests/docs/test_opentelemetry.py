@@ -26,7 +26,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return SpanExportResult.SUCCESS
 
     monkeypatch.setattr(ConsoleSpanExporter, "export", export)
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"__name__": "__main__"}
     (tree,) = blocks(PAGE, "text")
     try:
         run_page(PAGE, blocks(PAGE), names)

@@ -49,8 +49,9 @@ def test_the_page_has_as_many_programs() -> None:
 
 @pytest.mark.parametrize("at", range(len(SAID)))
 def test_a_program_of_the_page_runs(
-    at: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     provider, program = Provider(), BLOCKS[at]
     assert any(one in program for one in FAKES)
     for one, other in FAKES.items():
@@ -63,7 +64,7 @@ def test_a_program_of_the_page_runs(
         ]
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
     names = {"PROVIDER": provider, "SERVER": post_office()}
-    runpy.run_path(str(tmp_path / "program.py"), names)
+    runpy.run_path("program.py", names, "__main__")
     assert capsys.readouterr().out.strip() == SAID[at]
 
 

@@ -37,7 +37,7 @@ def test_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"offline": FunctionModel(ask)}
+    names: dict[str, Any] = {"offline": FunctionModel(ask), "__name__": "__main__"}
     for text in blocks(PAGE):
         run_page(PAGE, [text.replace('"openai:gpt-5.2"', "offline")], names)
     assert capsys.readouterr().out == "done\n"

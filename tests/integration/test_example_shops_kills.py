@@ -20,6 +20,9 @@ FRAMEWORKS = {
     "langgraph": "langgraph",
     "agent_framework": "agent_framework",
     "google_adk": "google.adk",
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "mcp": "mcp",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ import pytest
 pytest.importorskip("langchain")
 
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.tools import ToolException
 from langchain_core.tools import tool as langchain_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -95,6 +97,16 @@ class Model(OfflineModel):
         ]
         return AIMessage(f"turn {turn}", tool_calls=calls)
 
+    def _stream(self, messages: Any, *args: Any, **options: Any) -> Iterator[ChatGenerationChunk]:
+        said = self.says(messages)
+        for word in str(said.content).split():
+            yield ChatGenerationChunk(message=AIMessageChunk(f"{word} "))
+        calls = [
+            tool_call_chunk(name=one["name"], args=json.dumps(one["args"]), id=one["id"], index=at)
+            for at, one in enumerate(said.tool_calls)
+        ]
+        yield ChatGenerationChunk(message=AIMessageChunk("", tool_call_chunks=calls))
+
 
 def transcript(messages: list[Any]) -> list[str]:
     """The messages without the ids that LangGraph draws."""
@@ -115,11 +127,19 @@ def agent_of(place: Path, turns: Turns = TURNS, **options: Any) -> Any:
     )
 
 
-def plain(place: Path) -> Any:
+def streamed(place: Path) -> Any:
+    """From plain code, which reads the chunks: a reply that is served is one chunk."""
     agent = agent_of(place)
 
     def sell(run: SyncRun) -> Any:
-        return transcript(agent.invoke({"messages": [HumanMessage(run.task)]})["messages"])
+        texts, state = [], {}
+        given = {"messages": [HumanMessage(run.task)]}
+        for mode, event in agent.stream(given, stream_mode=["messages", "values"]):
+            if mode == "values":
+                state = event
+            elif isinstance(event[0], AIMessage):
+                texts.append(event[0].content)
+        return [*transcript(state["messages"]), "".join(texts)]
 
     return told(place, ended(place, sell)["result"])
 
@@ -163,7 +183,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @kills(3)
-@pytest.mark.parametrize("live", [plain, awaited])
+@pytest.mark.parametrize("live", [streamed, awaited])
 def test_an_agent_survives_kills(
     live: Callable[[Path], Any], points: int, tmp_path: Path, rng: random.Random
 ) -> None:

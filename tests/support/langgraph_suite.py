@@ -1,6 +1,7 @@
 """A pytest plugin for LangGraph's own tests: where they take SqliteSaver, they get EventLogSaver.
 
-See `make integrations`. The plugin is of use in the environment of LangGraph's tests alone.
+See tests/versions.py, which sets ``SAVER`` (with SqliteSaver, all stays as it is) and ``FAILED``,
+a file for the ids of the tests that fail. The plugin is of use in that environment alone.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +37,8 @@ def _saver(directory: str, name: str) -> EventLogSaver:
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: Any) -> Any:
     """Make the checkpointer, in place of the fixture's own function."""
     param = getattr(request, "param", None)
+    if os.environ["SAVER"] == "SqliteSaver":
+        return None
     if fixturedef.argname not in FIXTURES or param not in REPLACED:
         return None
     stack = ExitStack()
@@ -43,3 +47,10 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: Any) -> An
     fixturedef.addfinalizer(stack.close)
     fixturedef.cached_result = (saver, fixturedef.cache_key(request), None)
     return saver
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Write down a test that fails."""
+    if report.failed:
+        with Path(os.environ["FAILED"]).open("a") as file:
+            file.write(report.nodeid + "\n")

@@ -175,7 +175,7 @@ def recoverable(
     async def run_agent(run: Run) -> Output:
         return (await agent.run(run.task, deps=deps)).output
 
-    run_agent.__name__ = agent.name or run_agent.__name__
+    run_agent.__name__ = run_agent.__qualname__ = agent.name or "agent"
     kinds = [one for one in _flat(agent.output_type) if isinstance(one, type)]
     if kinds:  # the function is of the user's code, as that names the types that it returns
         run_agent.__annotations__["return"] = Union[tuple(kinds)]  # noqa: UP007 - of a list

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -448,15 +446,3 @@ def test_in_a_plain_agent_with_a_loop_of_its_own() -> None:
 def test_mistakes_are_said_at_once(make: Any, text: str) -> None:
     with pytest.raises(TypeError, match=text):
         make(Client(server()))
-
-
-def test_a_version_that_is_not_supported_is_refused_at_import() -> None:
-    program = (
-        "import importlib.metadata as m\nof = m.version\n"
-        "m.version = lambda name: '1.30.0' if name == 'mcp' else of(name)\n"
-        "import recovery.integrations.mcp\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert "mcp 1.30.0 is installed: pip install 'agent-eventlog[mcp]'" in ended.stderr

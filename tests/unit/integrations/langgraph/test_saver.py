@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import importlib
 import os
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +27,6 @@ from langgraph.graph.message import add_messages
 
 from eventlog import EventLog
 from recovery import CheckpointStore
-from recovery.integrations import versions as shared_versions
 from recovery.integrations.langgraph import EventLogSaver
 from recovery.integrations.langgraph.index import EVERY, Index
 from recovery.integrations.langgraph.thread import log_name
@@ -91,15 +88,6 @@ def test_a_version_sorts_after_those_before_also_of_other_savers(saver: EventLog
         versions.append(saver.get_next_version(versions[-1], None))
     assert versions == sorted(versions) and len(set(versions)) == len(versions)
     assert saver.get_next_version(versions[5], None) != versions[6]  # another branch
-
-
-@pytest.mark.parametrize("found", ["1.1.9", "2.0.0"])
-def test_another_version_is_refused_with_the_way_out(
-    found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared_versions, "version", lambda package: found)
-    with pytest.raises(ImportError, match=rf"langgraph {found} is installed: pip install"):
-        importlib.reload(sys.modules["recovery.integrations.langgraph"])
 
 
 def test_the_async_form_of_a_method_is_that_of_a_subclass(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from recovery import (
     Usage,
     current_call,
 )
+from recovery.agent_code.agent_name import agent_name
 from recovery.errors import BudgetError, RunFailedError, UnrecordedResultError, WaitingError
 from recovery.stores import MemoryStore
 
@@ -42,6 +44,7 @@ from pydantic_ai import (
     ModelRetry,
     RunContext,
     ToolReturn,
+    durable_exec,
 )
 from pydantic_ai.capabilities import SetToolMetadata
 from pydantic_ai.exceptions import ModelHTTPError, UserError
@@ -62,6 +65,7 @@ from recovery.integrations.pydantic_ai import (
     ToolPolicy,
     recoverable,
 )
+from recovery.integrations.pydantic_ai.operations import Backend, name_of
 
 Turn = str | list[tuple[str, dict[str, Any]]]
 
@@ -142,6 +146,43 @@ def test_the_names_of_calls_never_change() -> None:
         ("count", "0-0"),
         ("shop.model", "step 2"),
     ]
+
+
+class LaterId:
+    """Of an operation that a later version of the framework has."""
+
+
+OPERATIONS = [
+    (durable_exec.ModelRequestId(model_name="m"), "shop.model", "retry"),
+    (durable_exec.ModelCompactMessagesId(model_name="m"), "shop.compact_messages", "retry"),
+    (
+        durable_exec.ModelCancelSuspendedResponseId(model_name="m"),
+        "shop.cancel_suspended_response",
+        "retry",
+    ),
+    (durable_exec.EventStreamHandlerId(), "shop.event", "retry"),
+    (durable_exec.ToolsetGetToolsId("mcp", toolset_id="city"), "shop.city.get_tools", "retry"),
+    (durable_exec.ToolsetGetInstructionsId("city"), "shop.city.get_instructions", "retry"),
+    (durable_exec.ToolsetCallToolId("mcp", toolset_id="city"), "pay", None),
+    (
+        durable_exec.CapabilityOperationId("workspace", operation="call"),
+        "shop.workspace.call",
+        None,
+    ),
+    (LaterId(), "shop.LaterId", None),
+]
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "after_crash"), OPERATIONS, ids=[one[1] for one in OPERATIONS]
+)
+def test_the_names_of_operations_never_change_and_only_some_are_repeated(
+    of: Any, name: str, after_crash: str | None
+) -> None:
+    assert name_of(of, "shop", SimpleNamespace(name="pay")) == name
+    operation: Any = SimpleNamespace(operation_id=of)
+    bound: Any = Backend("shop", {"after_crash": "retry"}).bind(operation)
+    assert bound.policy.get("after_crash") == after_crash
 
 
 def test_a_request_is_in_the_log_whole() -> None:
@@ -773,30 +814,6 @@ def test_a_run_is_resumed_in_a_shell(tmp_path: Path) -> None:
     assert json.loads(json.loads(done.stdout)) == {"refund": "refunded"}
 
 
-@pytest.mark.parametrize(
-    "found, said",
-    [
-        ("'2.61.0'", "works with pydantic-ai-slim>=2.62, and pydantic-ai-slim 2.61.0 is installed"),
-        ("PackageNotFoundError", "pydantic-ai-slim is not installed"),
-    ],
-)
-def test_an_unsupported_version_is_an_error_that_says_so(
-    found: str, said: str, tmp_path: Path
-) -> None:
-    program = f"""
-import importlib.metadata, sys
-from importlib.metadata import PackageNotFoundError
-
-def version(package):
-    if isinstance({found}, str):
-        return {found}
-    raise {found}
-
-importlib.metadata.version = version
-import recovery
-assert not any("pydantic" in name for name in sys.modules)
-import recovery.integrations.pydantic_ai
-"""
-    ended = python(tmp_path, "-c", program)
-    assert said in ended.stderr
-    assert ended.stderr.endswith(": pip install 'agent-eventlog[pydantic-ai]'\n")
+def test_a_run_is_told_by_the_name_of_its_agent() -> None:
+    agent = Agent(TestModel(), name="shop", capabilities=[EventLogDurability()])
+    assert agent_name(recoverable(agent, new_store()).agent_fn) == "shop"
