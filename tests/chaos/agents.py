@@ -112,10 +112,22 @@ async def at_the_bank() -> None:
 
 
 # A process that was stopped finds the time over when it continues: the call is made again if the
-# bank does not have it. The tool is async, so that its time-out ends it.
-@tool(reconcile=find, timeout_s=TIMEOUT_S, retry=Retry(attempts=50, delay_s=0.2, factor=1))
+# bank does not have it. The time-out ends the async tool, and leaves the other one in its thread.
+AGAIN = Retry(attempts=50, delay_s=0.2, factor=1)
+
+
+@tool(reconcile=find, timeout_s=TIMEOUT_S, retry=AGAIN)
 async def pay(step: int) -> str:
     await at_the_bank()
+    return "paid"
+
+
+@tool(reconcile=find, timeout_s=TIMEOUT_S, retry=AGAIN)
+def cash(step: int) -> str:
+    wait = pauses()
+    time.sleep(next(wait))
+    bank(current_call(), pays=True)
+    time.sleep(next(wait))
     return "paid"
 
 
@@ -126,25 +138,48 @@ async def wire(step: int) -> str:
     return "wired"
 
 
+def pays_by(step: int) -> Any:
+    """The tool of a step."""
+    return pay if step % 2 else cash
+
+
 async def teller(run: Any) -> Any:
     async for step in run.steps():
-        run.messages.append(["pay", step, await run.call(pay, step)])
+        made = pays_by(step)
+        run.messages.append([made.__name__, step, await run.call(made, step)])
         if step % WIRE_EVERY == 0:
-            made = await run.call(wire, step)
-            is_known = not isinstance(made, OutcomeUnknown)
-            run.messages.append(["wire", step, made if is_known else "in doubt"])
+            run.messages.append(["wire", step, known(await run.call(wire, step))])
         if step == run.task:
             return list(run.messages)
 
 
-def _agent() -> RecoverableAgent[Any]:
+def clerk(run: Any) -> Any:
+    """As ``teller``, in plain code."""
+    for step in run.steps():
+        made = pays_by(step)
+        run.messages.append([made.__name__, step, run.call(made, step)])
+        if step % WIRE_EVERY == 0:
+            run.messages.append(["wire", step, known(run.call(wire, step))])
+        if step == run.task:
+            return list(run.messages)
+
+
+def known(made: Any) -> Any:
+    return "in doubt" if isinstance(made, OutcomeUnknown) else made
+
+
+AGENTS = (teller, clerk)
+
+
+def _agents() -> dict[str, RecoverableAgent[Any]]:
     store = opened(os.environ["CHAOS_STORE"])
     noting(store.backend)
-    return RecoverableAgent(teller, store, checkpoint_every_n=2)
+    made = (RecoverableAgent(one, store, checkpoint_every_n=2) for one in AGENTS)
+    return dict(zip((one.__name__ for one in AGENTS), made, strict=True))
 
 
 if "CHAOS_STORE" in os.environ:
     _Connection.answer_s = ANSWER_S
     if "CHAOS_MACHINE" in os.environ:  # as if it ran on another one
         remote_store._machine = lambda: os.environ["CHAOS_MACHINE"]
-    agents = _agent()
+    agents = _agents()

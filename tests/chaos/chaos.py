@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from eventlog import LogError
 from recovery.worker.listing_queue import queue_of
-from tests.chaos.agents import opened
+from tests.chaos.agents import AGENTS, opened
 from tests.chaos.judge import Death, Verdict, judge
 from tests.support.paths import ROOT
 from tests.support.tcp_proxy import BACK, OUT, Proxy
@@ -143,7 +143,8 @@ class Chaos:
         self._runs = plan.all_runs()
         for number, run_id in enumerate(self._runs):
             delay_s = plan.seconds * 2 / 3 * number / plan.runs
-            self._store.submit("teller", plan.steps, run_id, delay_s=delay_s)
+            agent = AGENTS[number % len(AGENTS)].__name__
+            self._store.submit(agent, plan.steps, run_id, delay_s=delay_s)
         self._slots = [Slot(n, where, place, plan.seed) for n in range(plan.workers)]
         self._looked = 0.0
 

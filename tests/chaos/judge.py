@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from recovery import CheckpointStore
-from tests.chaos.agents import WIRE_EVERY, digest
+from tests.chaos.agents import WIRE_EVERY, digest, pays_by
 
 SNAPSHOT = "snapshot"
 
@@ -136,7 +136,7 @@ def _judge_effects(place: Path, run_id: str, steps: int, result: Any, verdict: V
     made = Counter((tool, step) for _, key, tool, step in lines if key)
     verdict.effects += made.total()
     told = {(tool, step): how for tool, step, how in result or ()}
-    wanted = {("pay", step) for step in range(1, steps + 1)}
+    wanted = {(pays_by(step).__name__, step) for step in range(1, steps + 1)}
     wanted |= {("wire", step) for step in range(WIRE_EVERY, steps + 1, WIRE_EVERY)}
     if told.keys() != wanted:
         verdict.bad.append(f"{run_id}: it says that it made {sorted(told)}")

@@ -69,7 +69,7 @@ def stranger(place: Path) -> None:
 
 FAULTS: dict[Callable[[Path], None], str] = {
     effect_twice: "run-0: the effect",
-    effect_missing: "run-1: the effect pay",
+    effect_missing: "run-1: the effect",
     old_fence: "run-2: an effect of an old fence",
     commit_lost: "run-3: owner 1 was told that LSN 100000 is durable: lost",
     stale_record: "run-4: LSN",
