@@ -92,9 +92,9 @@ class CheckpointStore(CheckpointStoreBase):
         when the iterator reaches it; takes no lock. A run that cannot be read is "unreadable".
         On PostgreSQL one query chooses the runs by ``state`` or ``due``, and only those are read.
 
-        In a directory of many runs, the file ``.listing`` keeps what was read, so that later
-        listings read only runs whose files have changed since. Damage that leaves size and times
-        of a file as they were is found by ``RunHandle.status``, and not here.
+        A table on PostgreSQL, and the file ``.listing`` in a directory of many runs, keep what was
+        read. So later listings read only runs that have changed since. Damage that leaves size and
+        times of a file as they were is found by ``RunHandle.status``, and not here.
         """
         from recovery.inspect.states import STATES  # noqa: PLC0415 - only where it is used
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eventlog import LogOwner, Packed
 from recovery.history.find_run import Store, approvers_of, backend_of
 from recovery.inspect.inbox_view import PendingMessage
-from recovery.inspect.listing_file import ListingFile, files_of
+from recovery.inspect.listing_file import ENTRY_MAX, ListingFile, files_of, release
 from recovery.inspect.open_call import OpenCall
-from recovery.inspect.status import RunStatus, read_status
+from recovery.inspect.status import PAGE, RunStatus, StatusRead, read_status
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import ParentRun
 from recovery.journal.usage import Usage
 from recovery.replay.error_counts import RunError
 from recovery.replay.progress import Progress
 from recovery.stores.file import FileStore
-from recovery.stores.protocol import RunQueue, RunStore
+from recovery.stores.protocol import ReadsManyRuns, RunQueue, RunStore
+
+if TYPE_CHECKING:
+    from recovery.approvers import Approvers
 
 # States that a RunQueue and a RunStatus say of the same runs.
 _SAME = {"finished", "failed", "cancelled"}
@@ -39,6 +42,11 @@ def listed(
     leaves a file's size and times as they were."""
     backend, approvers = backend_of(store), approvers_of(store)
     run_ids = _run_ids(backend, _DUE if due and states is None else states)
+    if isinstance(backend, ReadsManyRuns):
+        keeps = approvers is None and backend.encryption is None
+        for first in range(0, len(run_ids), PAGE):
+            yield from _page(backend, run_ids[first : first + PAGE], approvers, keeps)
+        return
     known = None
     if isinstance(backend, FileStore) and approvers is None:
         known = ListingFile.of(backend)
@@ -51,13 +59,46 @@ def listed(
         found = read_status(backend, run_id, approvers)
         if found is None:
             continue
-        if known is not None and files is not None and found.lasts:
-            content = _encoded(found.status)
-            if _decoded(run_id, json.loads(content)) == found.status:
-                known.add(run_id, files, content)
+        if known is not None and files is not None and (content := _lasting(found)):
+            known.add(run_id, files, content)
         yield found.status
     if known is not None:
         known.save({*run_ids})
+
+
+def _page(
+    backend: ReadsManyRuns, run_ids: Sequence[str], approvers: Approvers | None, keeps: bool
+) -> Iterator[RunStatus]:
+    """Runs of a server: one query for what listings have kept, and one for the others."""
+    kept = backend.kept(run_ids) if keeps else {}
+    # Another version of the library may find another status in the same log.
+    ours = release()
+    now = {run_id: f"{ours} {one.version}" for run_id, one in kept.items()}
+    known = {run_id: one.content for run_id, one in kept.items() if one.kept_version == now[run_id]}
+    left = [run_id for run_id in run_ids if run_id not in known]
+    source = backend.loaded(left) if left else None
+    new: dict[str, tuple[str, str]] = {}
+    for run_id in run_ids:
+        if run_id in known:
+            yield _decoded(run_id, json.loads(known[run_id]))
+            continue
+        assert source is not None
+        found = read_status(source, run_id, approvers)
+        if found is None:
+            continue
+        if run_id in now and (content := _lasting(found)) and len(content) <= ENTRY_MAX:
+            new[run_id] = now[run_id], content
+        yield found.status
+    if new:
+        backend.keep(new)
+
+
+def _lasting(found: StatusRead) -> str:
+    """The status as JSON, if it lasts for as long as the run is the same; else ""."""
+    if not found.lasts:
+        return ""
+    content = _encoded(found.status)
+    return content if _decoded(found.status.run_id, json.loads(content)) == found.status else ""
 
 
 def _run_ids(backend: RunStore, states: Collection[str] | None) -> list[str]:

@@ -140,11 +140,15 @@ def _read(path: str) -> dict[str, str]:
 
 def _header(body: bytes) -> bytes:
     # Another version may find another status in the same log.
+    return f"agent-eventlog listing {release()} {xxhash.xxh3_64_hexdigest(body)}\n".encode()
+
+
+def release() -> str:
+    """The version of this library; "" if it is not installed."""
     try:
-        release = version("agent-eventlog")
+        return version("agent-eventlog")
     except PackageNotFoundError:
-        release = ""
-    return f"agent-eventlog listing {release} {xxhash.xxh3_64_hexdigest(body)}\n".encode()
+        return ""
 
 
 def _write(root: str, data: bytes) -> None:

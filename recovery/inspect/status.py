@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -36,6 +36,7 @@ from recovery.replay.error_counts import ErrorTally, RunError, has_diverged
 from recovery.replay.matching import Replay
 from recovery.replay.owners import Owners
 from recovery.replay.progress import Progress, ProgressTally
+from recovery.stores.protocol import ReadsManyRuns, ReadsRuns
 from recovery.values.pack import pack, unpack
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 Kind = Literal["agent", "conversation", "journal", "checkpoints"]
 # As many processes that die at the same place are a crash loop.
 CRASHES_MIN = 3
+PAGE = 64  # runs that a server is asked for at once
 
 _KINDS: dict[Packed, Kind] = {
     pack(CONVERSATION, "task"): "conversation",
@@ -248,9 +250,20 @@ def status(store: Store, run_id: str) -> RunStatus:
 def runs(store: Store) -> Iterator[RunStatus]:
     """The status of each run of a store, read from its log now."""
     backend, approvers = backend_of(store), approvers_of(store)
-    for run_id in backend.run_ids():
-        if (found := read_status(backend, run_id, approvers)) is not None:
-            yield found.status
+    for run_ids, source in pages(backend, backend.run_ids()):
+        for run_id in run_ids:
+            if (found := read_status(source, run_id, approvers)) is not None:
+                yield found.status
+
+
+def pages(backend: RunStore, run_ids: Sequence[str]) -> Iterator[tuple[Sequence[str], ReadsRuns]]:
+    """Some runs at a time, and what reads them: with one query, where the store can."""
+    if not isinstance(backend, ReadsManyRuns):
+        yield run_ids, backend
+        return
+    for first in range(0, len(run_ids), PAGE):
+        page = run_ids[first : first + PAGE]
+        yield page, backend.loaded(page)
 
 
 class StatusRead(NamedTuple):
@@ -260,7 +273,7 @@ class StatusRead(NamedTuple):
     lasts: bool = False
 
 
-def read_status(backend: RunStore, run_id: str, approvers: Approvers | None) -> StatusRead | None:
+def read_status(backend: ReadsRuns, run_id: str, approvers: Approvers | None) -> StatusRead | None:
     """The status of a run of a store; None when the run is in creation, or there is none."""
     try:
         reader = backend.read(run_id)

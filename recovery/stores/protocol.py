@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from eventlog import LogOwner, Packed, ReadableLog, Record, WritableLog
 from eventlog.encryption import Encryption
@@ -167,6 +167,37 @@ class RunEntry:
     last_lsn: int = 0
     size: int = 0
     changed_ns: int = 0
+
+
+class ReadsRuns(Protocol):
+    """Reads runs: a store, or what was read of one. See RunStore."""
+
+    def read(self, run_id: str) -> ReadableLog | None: ...
+
+    def inbox(self, run_id: str) -> ReadableLog | None: ...
+
+
+class KeptListing(NamedTuple):
+    """What a listing has kept of a run. ``version``: of the run now; it changes with each record
+    of the run or of its inbox, and with each owner. ``kept_version``: what ``content`` is of."""
+
+    version: str
+    kept_version: str
+    content: str
+
+
+@runtime_checkable
+class ReadsManyRuns(Protocol):
+    """A store that reads many runs with one query, and keeps what listings have read of them."""
+
+    def loaded(self, run_ids: Sequence[str]) -> ReadsRuns:
+        """These runs as they are now, and their inboxes."""
+
+    def kept(self, run_ids: Sequence[str]) -> dict[str, KeptListing]:
+        """What listings have kept of these runs. Those that a process has are left out."""
+
+    def keep(self, contents: Mapping[str, tuple[str, str]]) -> None:
+        """Keep the version and the content of each run. What cannot be kept is not."""
 
 
 @runtime_checkable

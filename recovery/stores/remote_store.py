@@ -123,12 +123,16 @@ class RemoteStore:
         return self._reader(f"{check_run_id(run_id)}/{INBOX}")
 
     def _reader(self, name: str) -> RemoteReader | None:
-        loaded = self.engine.load(name)
+        return self.reader_of(self.engine.load(name))
+
+    def reader_of(self, loaded: Loaded | None, watched: bool = False) -> RemoteReader | None:
+        """A reader of a log that was loaded; ``watched``: it looks for no more."""
         if loaded is None or not (loaded.head.epoch or loaded.head.number):
             return None
         if loaded.head.is_alive and is_dead(loaded.head.owner):
             loaded = loaded._replace(head=replace(loaded.head, is_alive=False))
-        return RemoteReader(self.clock, RemoteDirectory(self.engine, loaded), self.encryption)
+        directory = RemoteDirectory(self.engine, loaded)
+        return RemoteReader(self.clock, directory, self.encryption, watched)
 
     def size(self, run_id: str) -> int:
         """See ``RunStore.size``."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ from eventlog import LogError
 from eventlog.errors import LostRecordsError, UnreachableError
 from recovery import CheckpointStore, RecoverableAgent, tool
 from recovery.cli.app import run as recovery
-from recovery.errors import RecoveryError
+from recovery.errors import PermanentError, RecoveryError
+from recovery.inspect.states import STATES
 from recovery.ops.copy_run import copy_run
 from recovery.stores import FileStore, Submission
 from recovery.stores.postgres import PostgresStore
 from recovery.stores.postgres.binary import Prepared
 from recovery.stores.postgres.connections import Connections, split_url
 from recovery.testing import crash_everywhere
+from tests.support.lives import Died
 from tests.support.postgres import Server
 
 RUN = "run_001"
@@ -147,7 +150,7 @@ def test_one_query_chooses_the_runs_of_a_state(url: str) -> None:
     store.submit(Submission("new", 1))
     connections.count = 0
     assert [one.run_id for one in CheckpointStore(store).runs(state="submitted")] == ["new"]
-    assert connections.count <= 1 + 2 * 2, "and what reads the two runs that have not ended"
+    assert connections.count <= 4, "one for what listings have kept; one reads; one keeps"
     connections.count = 0
     assert list(CheckpointStore(store).runs(state=["cancelled", "failed"])) == []
     assert connections.count == 1
@@ -155,6 +158,87 @@ def test_one_query_chooses_the_runs_of_a_state(url: str) -> None:
     assert [one.run_id for one in CheckpointStore(store).runs(due=True)] == ["new"]
     found = CheckpointStore(store).runs(state="empty")
     assert [one.run_id for one in found] == ["bare"], "only its log says that"
+
+
+def test_find_goes_through_the_runs_of_several_states_in_order(url: str) -> None:
+    store = PostgresStore(url)
+    for i in range(6):
+        with store.claim(f"run_{i}") as log:
+            log.append("run_finished" if i % 2 else "run_cancelled", {"result": None})
+    held = store.claim("run_9")
+    given: dict[str, Any] = {"states": ["cancelled", "finished", "running"], "limit": 3}
+    found = store.find(**given)
+    assert [one.run_id for one in found] == ["run_0", "run_1", "run_2"]
+    found = store.find(after=found[-1].run_id, **given)
+    assert [one.run_id for one in found] == ["run_3", "run_4", "run_5"]
+    assert [one.run_id for one in store.find(after="run_5", **given)] == ["run_9"]
+    held.append("run_parked", {"wake_at": 1.0, "why": "a while", "calls": []})
+    held.commit()
+    states = {state: [one.run_id for one in store.find(states=[state])] for state in STATES}
+    assert states["running"] == ["run_9"] and not states["waiting"], "a process has it"
+    held.close()
+    assert [one.run_id for one in store.find(states=["waiting", "running"])] == ["run_9"]
+
+
+def test_a_listing_reads_a_run_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says of each run what its log says now."""
+    backend, connections = counted(url)
+    store = CheckpointStore(backend)
+
+    @tool
+    def fails(step: int) -> None:
+        raise PermanentError("no")
+
+    def agent(run: Any) -> Any:
+        match run.task:
+            case "waits":
+                return run.wait_for("go", timeout=3600)
+            case "fails":
+                run.call(fails, 1)
+            case "dies":
+                raise Died
+        return run.task
+
+    made = RecoverableAgent(agent, store, park_after_s=0, max_recoveries=0)
+    for task in ("ends", "waits", "fails", "dies"):
+        with suppress(Exception, Died):
+            made.run_with_recovery_sync(task, task)
+    backend.submit(Submission("new", 1))
+    base, _, schema = url.partition("?schema=")
+
+    def lease(of: str, until: str) -> None:
+        """As it ends, and as a process that was stopped renews it later."""
+        with psycopg.connect(base) as connection:
+            set_it = f"update {schema}.logs set lease_until = now() {until} where name = '{of}'"
+            connection.execute(set_it.encode())
+
+    def check(statements: int) -> None:
+        for _ in range(2):
+            connections.count = 0
+            found = list(store.runs())
+        assert connections.count == 2 + statements, "the ids, what was kept, and what may change"
+        logs = [store.run(one).status() for one in backend.run_ids()]
+        assert found == logs and [one.due for one in found] == [one.due for one in logs]
+
+    check(0)
+    for value in range(2):
+        store.run("waits").signal("go", value)
+        check(0)
+    log = backend.claim("dies")
+    check(1)
+    monkeypatch.setattr("recovery.stores.remote_store.is_dead", lambda owner: False)
+    lease("dies", "- interval '1 second'")
+    check(0)
+    lease("dies", "+ interval '1 hour'")
+    check(1)
+    log.append("run_resumed", {"recovery": 1, "from_step": 0})
+    log.close()
+    check(0)
+    store.run("ends").remove()
+    check(0)
+    monkeypatch.setattr("recovery.inspect.listing.release", lambda: "another")
+    connections.count = 0
+    assert len(list(store.runs())) == 4 and connections.count == 4, "reads and keeps all again"
 
 
 def test_a_waiting_run_asks_no_server(url: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
@@ -76,7 +76,7 @@ class PostgresEngine:
             self._sql[statement] = found
         return found
 
-    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+    def rows(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         """The rows of a statement that may be repeated."""
         asked = self.sql(statement)
         return self.connections.ask(lambda cursor: cursor.execute(asked, values).fetchall())

@@ -54,13 +54,20 @@ create table {s}.pieces (
 ) with (toast_tuple_target = 8160);
 alter table {s}.pieces alter column data set storage external;
 
+-- What listings have read of runs, as of the version of the run that they have read.
+create table {s}.listings (
+    log bigint primary key references {s}.logs on delete cascade,
+    version text not null,
+    content text not null
+);
+
 -- Runs, each with its state as people see it: a claimed run is running before it says so.
 create view {s}.runs as select
     l.*,
     case when l.state in ('finished', 'failed', 'cancelled', 'undone') then l.state
         when l.lease_until > now() then 'running'
         when l.state = 'running' then 'interrupted' else l.state end as shown
-from {s}.logs l where strpos(l.name, '/') = 0;
+from {s}.logs l where l.name not like '%/%';
 
 create view {s}.heads as select
     id, name, log_id, epoch, owner_pid, owner_host, owner_machine, owner_token,

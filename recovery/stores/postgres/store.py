@@ -6,7 +6,9 @@ import errno
 import os
 import time
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
 from typing import Any
 
 import psycopg
@@ -21,7 +23,14 @@ from recovery.stores.postgres.connections import Connections
 from recovery.stores.postgres.engine import PostgresEngine
 from recovery.stores.postgres.keys import PostgresKeys
 from recovery.stores.postgres.watch import Watch
-from recovery.stores.protocol import INBOX, LogBytes, RunEntry, check_run_id
+from recovery.stores.protocol import (
+    INBOX,
+    KeptListing,
+    LogBytes,
+    ReadsRuns,
+    RunEntry,
+    check_run_id,
+)
 from recovery.stores.remote_store import RemoteStore
 from recovery.stores.subject_keys import SubjectKeys
 
@@ -45,8 +54,16 @@ select l.name, l.shown,
     l.epoch, l.owner_pid, l.owner_host, l.owner_since, coalesce(l.lease_until > now(), false),
     l.next_lsn - 1, l.size, extract(epoch from l.changed_at)::float8
 from {s}.runs l
-where l.name > %s
+where l.name > %(after)s
 """
+# A run is in these states, of the view: written so that the planner sees how many there are.
+_ENDED = "l.state = %(state{})s"
+_OF_STATE = dict.fromkeys(("finished", "failed", "cancelled", "undone"), _ENDED) | {
+    "running": "l.held and l.shown = %(state{})s",
+    "interrupted": "l.state = 'running' and (l.lease_until is null or l.lease_until <= now())",
+}
+_OF_OTHERS = f"{_ENDED} and (l.lease_until is null or l.lease_until <= now())"
+_BY_NAME = " order by l.name limit %(limit)s"
 # Seconds until a run becomes due by itself, unless its owner renews its lease until then.
 _NEXT = """
 select extract(epoch from least(
@@ -57,7 +74,22 @@ select extract(epoch from least(
 _DUE = """
     and ((l.due_at <= now() and (l.lease_until is null or l.lease_until <= now()))
         or (l.state = 'running' and l.lease_until <= now()))
-order by l.priority desc, l.due_at nulls first limit %s
+order by l.priority desc, l.due_at nulls first limit %(limit)s
+"""
+_KEPT = """
+select l.name, concat_ws(' ', l.epoch, l.next_lsn, i.id, i.next_lsn),
+    coalesce(k.version, ''), coalesce(k.content, '')
+from {s}.logs l
+left join {s}.logs i on i.name = l.name || '/inbox'
+left join {s}.listings k on k.log = l.id
+where l.name = any(%s) and coalesce(l.lease_until <= now(), true)
+"""
+_KEEP = """
+insert into {s}.listings (log, version, content)
+select l.id, k.version, k.content
+from unnest(%s::text[], %s::text[], %s::text[]) as k(name, version, content)
+join {s}.logs l on l.name = k.name order by l.id
+on conflict (log) do update set version = excluded.version, content = excluded.content
 """
 
 
@@ -267,18 +299,59 @@ class PostgresStore(RemoteStore):
         limit: int = 1000,
     ) -> list[RunEntry]:
         """See ``RunQueue.find``."""
-        statement, values = _FIND, [after]  # type: str, list[Any]
-        if states:
-            stored = {"running" if one == "interrupted" else one for one in states}
-            held = "or l.held" if "running" in states else ""
-            statement += f" and (l.state = any(%s::text[]) {held}) and l.shown = any(%s::text[])"
-            values += [sorted(stored), sorted(states)]
+        values: dict[str, Any] = {"after": after, "limit": limit}
+        one = _FIND
         if agents is not None:
-            statement += " and l.agent = any(%s::text[])"
-            values.append(sorted(agents))
-        statement += _DUE if due else " order by l.name limit %s"
-        rows = self.engine.rows(statement, [*values, limit])
+            one += " and l.agent = any(%(agents)s::text[])"
+            values["agents"] = sorted(agents)
+        if due:
+            one += " and l.shown = any(%(states)s::text[])" if states else ""
+            rows = self.engine.rows(one + _DUE, values | {"states": sorted(states)})
+        elif not states:
+            rows = self.engine.rows(one + _BY_NAME, values)
+        else:
+            # The index has the runs of each state in their order: a query for each, not for all.
+            values |= {f"state{i}": state for i, state in enumerate(states)}
+            parts = [
+                f"({one} and {_OF_STATE.get(state, _OF_OTHERS).format(i)}{_BY_NAME})"
+                for i, state in enumerate(states)
+            ]
+            rows = self.engine.rows(" union all ".join(parts), values)
+            rows = sorted(rows, key=itemgetter(0))[:limit]
         return [_entry(row) for row in rows]
+
+    # -- ReadsManyRuns
+
+    def loaded(self, run_ids: Sequence[str]) -> ReadsRuns:
+        """See ``ReadsManyRuns.loaded``."""
+        names = (name for run_id in run_ids for name in (run_id, f"{run_id}/{INBOX}"))
+        return _LoadedRuns(self, self.engine.load_many(dict.fromkeys(names, (0, 0))))
+
+    def kept(self, run_ids: Sequence[str]) -> dict[str, KeptListing]:
+        """See ``ReadsManyRuns.kept``."""
+        rows = self.engine.rows(_KEPT, (list(run_ids),))
+        return {name: KeptListing(*found) for name, *found in rows}
+
+    def keep(self, contents: Mapping[str, tuple[str, str]]) -> None:
+        """See ``ReadsManyRuns.keep``."""
+        versions = [version for version, _ in contents.values()]
+        values = (list(contents), versions, [content for _, content in contents.values()])
+        # The role may only read; or a run was removed just now.
+        with suppress(psycopg.Error):
+            self.engine.rows(_KEEP + "returning log", values)
+
+
+class _LoadedRuns:
+    """Runs as they were when they were loaded: see ReadsRuns."""
+
+    def __init__(self, store: PostgresStore, found: Mapping[str, Loaded]) -> None:
+        self._store, self._found = store, found
+
+    def read(self, run_id: str) -> RemoteReader | None:
+        return self._store.reader_of(self._found.get(run_id), watched=True)
+
+    def inbox(self, run_id: str) -> RemoteReader | None:
+        return self.read(f"{run_id}/{INBOX}")
 
 
 _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
