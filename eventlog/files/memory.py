@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -22,6 +23,7 @@ class OpenMemoryFile:
 
     def __init__(self, inode: MemoryFile) -> None:
         self._inode = inode
+        self._slots: set[int] = set()  # that this opening has locked
 
     def pread(self, size: int, offset: int) -> bytes:
         return bytes(self._inode.content[offset : offset + size])
@@ -45,7 +47,10 @@ class OpenMemoryFile:
         pass
 
     def lock(self, slot: int) -> bool:
-        return self._inode.locks.setdefault(slot, self) is self
+        is_ours = self._inode.locks.setdefault(slot, self) is self
+        if is_ours:
+            self._slots.add(slot)
+        return is_ours
 
     def unlock(self, slot: int) -> None:
         if self._inode.locks.get(slot) is self:
@@ -59,10 +64,9 @@ class OpenMemoryFile:
         return self._inode
 
     def close(self) -> None:
-        locks = self._inode.locks
-        for slot, holder in list(locks.items()):
-            if holder is self:
-                del locks[slot]
+        with contextlib.suppress(KeyError):  # two threads may close it: each slot is popped once
+            while True:
+                del self._inode.locks[self._slots.pop()]
 
 
 class MemoryDirectory:

@@ -10,7 +10,7 @@ import pytest
 from eventlog import EventLog, LogLockedError
 from eventlog.errors import FencedError
 from eventlog.files.lock import LOCK_NAME, Owner, claim
-from eventlog.files.memory import OpenMemoryFile
+from eventlog.files.memory import MemoryFiles, OpenMemoryFile
 from eventlog.testing import Crash, SimulatedDisk
 
 
@@ -185,3 +185,22 @@ def test_a_full_disk_leaves_the_lock_free() -> None:
     with pytest.raises(OSError):
         take(disk)
     assert take(disk).epoch == 1
+
+
+def test_a_file_in_memory_that_two_threads_close_gives_back_each_lock_once() -> None:
+    """The second thread closes it between two steps of the first."""
+    directory = MemoryFiles().make_directory("log")
+    file = directory.open(LOCK_NAME, write=True, create=True)
+
+    class Locks(dict[int, object]):
+        def __delitem__(self, slot: int) -> None:
+            file.close()
+            super().__delitem__(slot)
+
+    other = directory.open(LOCK_NAME, write=True)
+    locks = file._inode.locks = Locks()
+    assert file.lock(0) and file.lock(1) and not other.lock(0)
+    file.close()
+    assert not locks and other.lock(0)
+    file.close()
+    assert not file.lock(0)
