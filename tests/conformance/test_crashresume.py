@@ -8,7 +8,6 @@ tool that made the effect waits for its answer.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.processes import ENVIRONMENT
+
 crashresume = pytest.importorskip(
     "crashresume", reason="crashresume is not installed (pip install 'agent-eventlog[test]')"
 )
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 INPUTS = ["a", "b", "c", "b"]  # the last one is a new input like an old one
 
 # One run that takes one input a step. It asks the process at the other end of its pipes for inputs,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 
 from recovery import CheckpointStore
 from recovery.control.relatives import children
+from tests.support.processes import ENVIRONMENT
 
 LIMIT = 64
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 AGENT = """
 import asyncio, json, os, resource, sys

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import signal
 import socket
@@ -23,10 +22,10 @@ import pytest
 
 from recovery import CheckpointStore, Resolution
 from recovery.control.resolve import resolve
+from tests.support.processes import ENVIRONMENT
 
 KILLS = 15
 STEPS = 45
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 # The outside world: notes what it is told, one line per connection, one connection after the
 # other, and answers when it has noted it.

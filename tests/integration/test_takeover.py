@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +17,7 @@ from eventlog import EventLog, LogError, LogLockedError
 from recovery import CheckpointStore, RecoverableAgent, Run, tool
 from recovery.journal.encoding import decode
 from recovery.journal.events import CallIntended, CallReturned
-
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+from tests.support.processes import Start, said, started, until
 
 AGENT = """
 import asyncio, json, os, sys, time
@@ -58,40 +54,11 @@ except LogError as exc:
                       "time": time.monotonic() - began}))
 """
 
-Start = Callable[[str], "subprocess.Popen[str]"]
-
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    started = []
-
-    def process(role: str) -> subprocess.Popen[str]:
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-c", AGENT, tmp_path / "home", tmp_path / "effects", role],
-                env=ENVIRONMENT,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
-        return started[-1]
-
-    yield process
-    for one in started:
-        one.kill()
-        one.communicate()
-
-
-def waiting(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
-    assert process.stdout is not None
-    assert process.stdout.readline() == "waiting\n"
-    return process
-
-
-def said(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, _ = process.communicate(timeout=60)
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found
+    with started(AGENT, tmp_path / "home", tmp_path / "effects") as start:
+        yield start
 
 
 def records(tmp_path: Path) -> list[tuple[int, str, bytes]]:
@@ -100,7 +67,7 @@ def records(tmp_path: Path) -> list[tuple[int, str, bytes]]:
 
 
 def test_the_second_process_gets_the_error_at_once(start, tmp_path):
-    first = waiting(start("first"))
+    first = until(start("first"), "waiting")
     second = said(start("second"))
     assert second["error"] == "LogLockedError"
     assert f"process {first.pid} on {socket.gethostname()}" in second["text"]
@@ -115,7 +82,7 @@ def test_the_second_process_gets_the_error_at_once(start, tmp_path):
 def test_a_run_is_taken_over_from_a_stopped_process_and_what_that_writes_never_counts(
     start, tmp_path
 ):
-    first = waiting(start("first"))
+    first = until(start("first"), "waiting")
     first.send_signal(signal.SIGSTOP)
     assert said(start("second"))["error"] == "LogLockedError"  # stopped is not dead
     taken = said(start("taker"))
@@ -135,7 +102,7 @@ def test_a_run_is_taken_over_from_a_stopped_process_and_what_that_writes_never_c
 
 
 def test_a_dead_process_needs_no_takeover(start, tmp_path):
-    first = waiting(start("first"))
+    first = until(start("first"), "waiting")
     first.kill()
     first.wait()
     expected = [f"first {n}" for n in range(1, 5)] + [f"second {n}" for n in range(5, 9)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import signal
 import subprocess
@@ -28,8 +27,8 @@ from recovery.control.resolve import resolve
 from recovery.errors import DamagedRunError, DivergenceError
 from recovery.stores.log_store import LogStore
 from recovery.testing.simulated.virtual_time import Clock, Loop, bury, virtual_time
+from tests.support.processes import ENVIRONMENT
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 STEPS, KILLED_IN = 30, 20
 
 AGENT = """

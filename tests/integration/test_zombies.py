@@ -9,17 +9,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recovery import CheckpointStore
-
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+from tests.support.processes import Start, said, started, until
 
 AGENT = """
 import fcntl, json, sys, time
@@ -71,40 +69,11 @@ except Exception as exc:
 print(json.dumps(said), flush=True)
 """
 
-Start = Callable[..., "subprocess.Popen[str]"]
-
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    started = []
-
-    def process(role: str, **options: Any) -> subprocess.Popen[str]:
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-c", AGENT, tmp_path, role, json.dumps(options)],
-                env=ENVIRONMENT,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
-        return started[-1]
-
-    yield process
-    for one in started:
-        one.kill()
-        one.communicate()
-
-
-def until(process: subprocess.Popen[str], line: str) -> subprocess.Popen[str]:
-    assert process.stdout is not None
-    assert process.stdout.readline() == f"{line}\n"
-    return process
-
-
-def said(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, _ = process.communicate(timeout=60)
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found
+    with started(AGENT, tmp_path) as start:
+        yield start
 
 
 def stopped(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
