@@ -75,7 +75,7 @@ class Message:
     def signed_after(self, records: Iterable[Record]) -> Message:
         """The same message, if it was signed after those already recorded about its subject."""
         others = map(Message.of, filter(is_message, records))
-        times = [one.time_ns for one in others if one.signature and one.about == self.about]
+        times = [one.time_ns for one in others if one.about == self.about]
         return replace(self, time_ns=max([self.time_ns, *(time_ns + 1 for time_ns in times)]))
 
     def is_after(self, heard: tuple[int, int]) -> bool:

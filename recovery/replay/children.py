@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from recovery.journal.events import CallAbandoned, CallIntended, ChildStarted, Event
+from recovery.journal.events import CallIntended, ChildStarted, Event
 from recovery.journal.links import ChildRun, ChildState
 from recovery.replay.recorded_call import RecordedCall, fold
 
@@ -31,7 +31,7 @@ def children_of(events: Iterable[tuple[int, Event | None]]) -> list[ChildRun]:
 
 
 def _state(call: RecordedCall) -> ChildState:
-    if isinstance(call.last, CallAbandoned) and call.cancelled and call.last.why == "cancelled":
+    if call.cancelled:
         return "cancelled"
     match call.state:
         case "returned":

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventlog import Damage, EventLog, LogError, LogLockedError, Record
+from eventlog import Damage, EventLog, LogError, LogLockedError, Packed, Record
 from eventlog.dump import NOT_A_LOG, TORN, verify
 from eventlog.errors import UnsupportedFormatError
 from eventlog.format.frame import SNAPSHOT
@@ -421,3 +421,29 @@ def test_a_full_disk_at_every_call_loses_nothing_and_leaves_no_half_of_a_backup(
             else:
                 break
         assert nth > 0, verb
+
+
+DECLARED = [{"lost": [[1, 2]]}, {"lost": [[9, 1], [1], "no", [2, 2]]}]
+NOT_DECLARED = [
+    Packed(b"\xc1"),  # no msgpack
+    Packed(b"\xc7\x02\x7fno"),  # a type that nobody knows
+    None,
+    [[1, 2]],
+    {"lost": None},
+    {"lost": [[1], [1, 2, 3], [True, 2], [1.0, 2], ["1", "2"], [0, 2], [3, 1], 2]},
+]
+
+
+@pytest.mark.parametrize("body", [*DECLARED, *NOT_DECLARED])
+def test_what_somebody_wrote_as_the_record_of_a_repair_is_believed_only_where_it_is_one(
+    body: object,
+) -> None:
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk) as log:
+        log.append("event", 1)
+        log.append(LOST, {})
+        log.append(REPAIRED, body)
+    with EventLog.read("log", files=disk) as reader:
+        assert [(one.first_lsn, one.last_lsn) for one in plan(reader).unfinished] == (
+            [] if body in DECLARED else [(2, 2)]
+        )

@@ -596,6 +596,10 @@ def intent(what: str, inside: int = 0, occurrence: int = 1, policy: str = "park"
     return CallIntended(scope, what, "", b"d", occurrence, policy)
 
 
+def returned(call: int) -> CallReturned:
+    return CallReturned(call, "paid")
+
+
 def failed(call: int) -> AttemptFailed:
     return AttemptFailed(call, 1, "E", "m", 0.0)
 
@@ -638,6 +642,21 @@ def test_of_equal_calls_in_two_attempts_the_one_that_returned_is_served() -> Non
     call = found.match(found.earlier.renumbered(intent("pay", 1).identity))
     assert call is not None
     assert (call.lsn, call.has_outcome) == (2, True)
+
+
+def test_of_equal_calls_those_with_an_outcome_are_served_first_and_each_once() -> None:
+    """The one that is in doubt comes behind them; and later ones are new."""
+    found = replay(
+        intent("outer"),
+        intent("pay", 1, 1),
+        *(event for lsn in (3, 5) for event in (intent("pay", 1, lsn // 2 + 1), returned(lsn))),
+        failed(1),
+        CallRetried(1, 2),
+    )
+    asked = [found.earlier.renumbered(intent("pay", 1, n).identity) for n in (1, 2, 3, 4)]
+    assert [key.occurrence for key in asked] == [2, 3, 1, 4]
+    served = [found.match(key) for key in asked]
+    assert [call and call.lsn for call in served] == [3, 5, 2, None]
 
 
 def test_what_the_present_attempt_has_recorded_is_replayed_strictly() -> None:

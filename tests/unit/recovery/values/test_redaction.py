@@ -34,7 +34,8 @@ from recovery import (
     tool,
 )
 from recovery.control.resolve import resolve
-from recovery.errors import DivergenceError, RunFailedError
+from recovery.engine.unrecordable_results import SHOWN_SIZE
+from recovery.errors import DivergenceError, RunFailedError, UnrecordedResultError
 from recovery.values.pack import pack
 from tests.support.lives import Died, run
 
@@ -506,3 +507,23 @@ def test_an_exception_tells_no_secret(name: str, tmp_path: Path, told: Everythin
         wrong += [(way, *found)] if found or not written else []
         told.text = ""
     assert not wrong
+
+
+def test_a_result_that_cannot_be_recorded_is_shown_without_secrets_where_its_text_is_cut(
+    tmp_path: Path,
+) -> None:
+    """Half a secret is not found any more: so the text is cut behind the search for them."""
+    secret = "correct-horse-battery-staple"
+    for before in range(SHOWN_SIZE // 2 - len(secret), SHOWN_SIZE // 2, 5):
+        shown = "." * before + secret + "." * SHOWN_SIZE
+
+        @tool(redact=["secret"])
+        def look(secret: str, shown: str = shown) -> Any:
+            return type("Opaque", (), {"__repr__": lambda self: shown})()
+
+        def agent(run: SyncRun, look: Any = look) -> Any:
+            return look(secret)
+
+        with pytest.raises(UnrecordedResultError) as stopped:
+            run(agent, CheckpointStore(tmp_path / str(before)))
+        assert "correct" not in str(stopped.value) and "..." in str(stopped.value)
