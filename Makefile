@@ -65,8 +65,8 @@ integrations: $(VENV)/.with-dev ## integrations with the oldest and the newest v
 fuzz: $(VENV)/.with-dev,fuzz ## fuzz the decoders, all in turn (SECONDS= TARGETS="...")
 	@$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60) --json $(VENV)/fuzz.json
 
-mutation: $(VENV)/.with-dev ## change the code at random: the tests must notice (COUNT= SEED= FILES=)
-	@$(BIN)/python -m tests.mutation $(FILES) --count $(or $(COUNT),15) --threshold 85 --map build/mutation-map.json $(if $(SEED),--seed $(SEED))
+mutation: $(VENV)/.with-dev ## change the core at random: the tests must notice (COUNT= SEED= ROOMS=)
+	@$(BIN)/python -m tests.mutation $(ROOMS) --count $(or $(COUNT),100) --threshold 90 --map build/mutation-map.json $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/.with-dev ## ruff, mypy, and the rules of the tree: layers, sizes, packaging
 	@$(BIN)/ruff check

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+PR_SET_PDEATHSIG = 1  # whoever ends the run ends this process, too
 TICK_S = 0.25
 IDLE_SHARE = 0.05  # of one processor: whoever uses less is waiting, even on a machine under load
 
@@ -39,6 +42,8 @@ class Forked:
         if not self._child:
             try:
                 os.setsid()
+                if sys.platform == "linux":
+                    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 # Ignored in the background.
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 os.close(reads)

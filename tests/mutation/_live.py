@@ -19,8 +19,24 @@ from tests.mutation._mutator import places
 _MARK = "__mark__"
 
 
-def exchange(path: Path, source: str | ast.Module) -> None:
-    """All functions that were imported from this file have the code of ``source`` now.
+Functions = dict[str, list[FunctionType]]
+
+
+def functions_of(files: Iterable[Path]) -> Functions:
+    """All functions that were imported from these files, by file: found once, in all objects."""
+    found: Functions = {str(path): [] for path in files}
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()  # else these are not among the objects
+    for function in gc.get_objects():
+        if isinstance(function, FunctionType) and function.__code__.co_filename in found:
+            found[function.__code__.co_filename].append(function)
+    if frozen:
+        gc.freeze()
+    return found
+
+
+def exchange(functions: Functions, path: Path, source: str | ast.Module) -> None:
+    """Of these functions, those of this file have the code of ``source`` now.
 
     It has to have the same functions in the same order; those inside them may be others.
     """
@@ -28,15 +44,10 @@ def exchange(path: Path, source: str | ast.Module) -> None:
     old = _outermost(compile(path.read_text(encoding="utf-8"), name, "exec", dont_inherit=True))
     new = _outermost(compile(source, name, "exec", dont_inherit=True))
     codes = {_place(one): other for one, other in zip(old, new, strict=True)}
-    frozen = gc.get_freeze_count()
-    gc.unfreeze()  # else these are not among the objects
-    for function in gc.get_objects():
-        if isinstance(function, FunctionType) and function.__code__.co_filename == name:
-            found = codes.get(_place(function.__code__))
-            if found is not None:
-                function.__code__ = found
-    if frozen:
-        gc.freeze()
+    for function in functions[name]:
+        found = codes.get(_place(function.__code__))
+        if found is not None:
+            function.__code__ = found
 
 
 def _place(code: CodeType) -> tuple[str, int]:
@@ -59,18 +70,18 @@ class Marks:
     """Which statements of these files have been executed: file, function and statement, see
     ``places`` of _mutator."""
 
-    def __init__(self, files: Iterable[Path]) -> None:
-        self._places: list[tuple[str, str, int]] = []
+    def __init__(self, functions: Functions) -> None:
+        self.places: list[tuple[str, str, int]] = []
         self._seen: set[int] = set()
         setattr(builtins, _MARK, self._seen.add)
-        for path in files:
+        for path in map(Path, functions):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             self._mark(tree, {node: (str(path), *place) for node, place in places(tree)}, False)
-            exchange(path, ast.fix_missing_locations(tree))
+            exchange(functions, path, ast.fix_missing_locations(tree))
 
-    def take(self) -> set[tuple[str, str, int]]:
-        """Those since the last time."""
-        found = {self._places[number] for number in self._seen}
+    def take(self) -> list[int]:
+        """Those since the last time, as numbers of ``places``."""
+        found = list(self._seen)
         self._seen.clear()
         return found
 
@@ -86,6 +97,6 @@ class Marks:
                 block[:] = [one for part in block for one in self._marked(part, where[part])]
 
     def _marked(self, statement: ast.stmt, place: tuple[str, str, int]) -> list[ast.stmt]:
-        call = ast.Call(ast.Name(_MARK, ast.Load()), [ast.Constant(len(self._places))], [])
-        self._places.append(place)
+        call = ast.Call(ast.Name(_MARK, ast.Load()), [ast.Constant(len(self.places))], [])
+        self.places.append(place)
         return [ast.copy_location(ast.Expr(call), statement), statement]

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module  # noqa: TID251 - the files of the project
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,8 @@ import pytest
 from hypothesis import Phase, settings
 
 from tests.mutation._forked import Allowed, Forked
-from tests.mutation._live import Marks, exchange
-from tests.mutation._map import TestMap
+from tests.mutation._live import Functions, Marks, exchange, functions_of
+from tests.mutation._map import Place, TestMap
 from tests.mutation._mutator import Change
 
 TEST_S = 30.0  # a test that takes longer is left out
@@ -49,12 +51,14 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is to do: see __main__. ``map_to``: where the map of the tests is kept."""
+    """What a run is to do: see __main__. ``map_to``: where the map of the tests is kept.
+    ``found_to``: a line for each change, with its verdict and by which test."""
 
     changes: tuple[Change, ...]
     files: tuple[str, ...]
     map_to: Path
     found_to: Path
+    jobs: int
     limit_s: float
 
     @classmethod
@@ -62,7 +66,7 @@ class Plan:
         data = json.loads(path.read_text())
         changes = tuple(Change(*one) for one in data["changes"])
         found, kept = Path(data["found_to"]), Path(data["map_to"])
-        return cls(changes, tuple(data["files"]), kept, found, data["limit_s"])
+        return cls(changes, tuple(data["files"]), kept, found, data["jobs"], data["limit_s"])
 
 
 class Loop:
@@ -73,6 +77,7 @@ class Loop:
         self.failed = ""  # why the test has failed
         # Whether a test that failed passes where nothing is changed.
         self.sound: dict[str, bool] = {}
+        self.functions: Functions = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self.failed:
@@ -81,14 +86,45 @@ class Loop:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # once for all
+        for file in self.plan.files:  # some are imported only by whoever needs them
+            import_module(file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        self.functions = functions_of(Path.cwd() / file for file in self.plan.files)
         known = {item.nodeid: item for item in session.items}
         tests = TestMap(self.plan.map_to)
-        self._map(tests, [item for item in session.items if item.nodeid not in tests.tests])
-        found: list[tuple[Any, ...]] = []
-        self.plan.found_to.write_text(json.dumps(found))
-        for change in self.plan.changes:
+        parts = [self.plan.map_to.with_suffix(f".{job}") for job in range(self.plan.jobs)]
+        self._merge(tests, parts)  # of a run that was ended
+        left = [item for item in session.items if item.nodeid not in tests.tests]
+        print(f"{len(tests.tests)} tests are mapped, {len(left)} are not", flush=True)
+        self._jobs(lambda job: self._map(TestMap(parts[job]), left[job :: self.plan.jobs]))
+        self._merge(tests, parts)
+        self.plan.found_to.touch()
+        self._jobs(lambda job: self._changes(job, tests, known))
+        for *row, verdict, by in map(json.loads, self.plan.found_to.read_text().splitlines()):
+            if verdict == "caught":
+                tests.caught(Change(*row), by)
+        tests.keep()
+        return True
+
+    def _jobs(self, work: Callable[[int], None]) -> None:
+        """Do this work in so many processes, each with its number."""
+        children = []
+        for job in range(self.plan.jobs):
+            child = os.fork()
+            if not child:
+                try:
+                    work(job)
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(0)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+
+    def _changes(self, job: int, tests: TestMap, known: dict[str, pytest.Item]) -> None:
+        for change in self.plan.changes[job :: self.plan.jobs]:
             tried = self._try(change, tests, known)
-            found.append((*change.row, tried.verdict, tried.by))
             print(
                 f"{tried.verdict:10} {tried.spent_s:5.1f} s {tried.tests:5} tests  {change}  "
                 f"{tried.by}",
@@ -96,23 +132,31 @@ class Loop:
             )
             if tried.verdict == "caught":
                 tests.caught(change, tried.by)
-                tests.keep()
-            self.plan.found_to.write_text(json.dumps(found))
-        return True
+            with self.plan.found_to.open("a") as found:
+                found.write(json.dumps((*change.row, tried.verdict, tried.by)) + "\n")
 
     # -- the map
 
+    def _merge(self, tests: TestMap, parts: list[Path]) -> None:
+        for part in parts:
+            tests.add_all(TestMap(part))
+        tests.keep()
+        for part in parts:
+            part.unlink(missing_ok=True)
+
     def _map(self, tests: TestMap, left: list[pytest.Item]) -> None:
-        print(f"{len(tests.tests)} tests are mapped, {len(left)} are not", flush=True)
         while left:
-            done = 0
+            done, places = 0, list[Place]()
             for said in Forked(self._mapped, left).said(lambda _: MAPPED):
                 if said == ["silent"]:
                     break
+                if not places:
+                    places = list(map(tuple, said))
+                    continue
                 name, cpu_s, seconds, seen, why = said
                 done += 1
                 if not why and cpu_s < TEST_S:
-                    tests.add(name, cpu_s, seconds, list(map(tuple, seen)))
+                    tests.add(name, cpu_s, seconds, (places[number] for number in seen))
                 else:
                     tests.tests[name] = None
                     why = f"fails as it is: {why}" if why else f"takes {cpu_s:.0f} s"
@@ -127,10 +171,10 @@ class Loop:
 
     def _mapped(self, say: Callable[[Any], None], items: list[pytest.Item]) -> None:
         root = Path.cwd()
-        marks = Marks(root / file for file in self.plan.files)
+        marks = Marks(self.functions)
+        say([(str(Path(file).relative_to(root)), *place) for file, *place in marks.places])
         for item, cpu_s, seconds in self._run(items):
-            seen = [(str(Path(file).relative_to(root)), *place) for file, *place in marks.take()]
-            say([item.nodeid, cpu_s, seconds, seen, self.failed])
+            say([item.nodeid, cpu_s, seconds, marks.take(), self.failed])
             self.failed = ""
 
     def _run(self, items: list[pytest.Item]) -> Iterator[tuple[pytest.Item, float, float]]:
@@ -201,7 +245,7 @@ class Loop:
     ) -> None:
         if change is not None:
             path = Path.cwd() / change.file
-            exchange(path, change.applied(path.read_bytes()).decode())
+            exchange(self.functions, path, change.applied(path.read_bytes()).decode())
         say(["begins", items[0].nodeid])
         for number, _ in enumerate(self._run(items)):
             if self.failed:

@@ -55,11 +55,22 @@ class TestMap:
     def add(self, name: str, cpu_s: float, seconds: float, places: Iterable[Place]) -> None:
         """So long a test takes, and these statements it executes."""
         numbers = {place: number for number, place in enumerate(self.places)}
+        bits = 0
         for place in places:
             if place not in numbers:
                 numbers[place] = len(numbers)
                 self.places.append(place)
-        self.tests[name] = Mapped(cpu_s, seconds, sum(1 << numbers[place] for place in places))
+            bits |= 1 << numbers[place]
+        self.tests[name] = Mapped(cpu_s, seconds, bits)
+
+    def add_all(self, other: TestMap) -> None:
+        """The tests that another map knows."""
+        for name, one in other.tests.items():
+            if one is None:
+                self.tests[name] = None
+            else:
+                seen = (place for n, place in enumerate(other.places) if one.bits >> n & 1)
+                self.add(name, one.cpu_s, one.seconds, seen)
 
     def cpu_s(self, name: str) -> float:
         found = self.tests.get(name)

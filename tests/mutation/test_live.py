@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-from tests.mutation._live import Marks, exchange
+from tests.mutation._live import Marks, exchange, functions_of
 from tests.mutation._mutator import changes_of
 
 SOURCE = '''\
@@ -56,7 +56,7 @@ def test_functions_that_the_garbage_collector_does_not_look_at_are_changed(tmp_p
     module, path = imported(tmp_path)
     gc.freeze()
     try:
-        exchange(path, SOURCE.replace("return 0", "return 9"))
+        exchange(functions_of([path]), path, SOURCE.replace("return 0", "return 9"))
         assert (module.kept(0), gc.get_freeze_count() > 0) == (9, True)
     finally:
         gc.unfreeze()
@@ -70,18 +70,18 @@ def test_whoever_holds_a_function_has_the_changed_one(tmp_path: Path) -> None:
         ("x.__module__, x", "x.__name__, x", lambda: module.like_a_class(module.Some)),
     ]:
         before = sides()
-        exchange(path, SOURCE.replace(old, new))
+        exchange(functions_of([path]), path, SOURCE.replace(old, new))
         assert sides() != before
-        exchange(path, SOURCE)
+        exchange(functions_of([path]), path, SOURCE)
         assert sides() == before
 
 
 def test_each_change_names_a_statement_that_has_a_mark(tmp_path: Path) -> None:
     module, path = imported(tmp_path)
-    marks = Marks([path])
+    marks = Marks(functions_of([path]))
 
     def seen() -> set[tuple[str, int]]:
-        return {place[1:] for place in marks.take()}
+        return {marks.places[number][1:] for number in marks.take()}
 
     assert module.plain(5) == 6
     plain = {("plain", 1), ("plain", 2), ("plain", 3)}
