@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 
 import pytest
 
+from eventlog.files.api import Directory, File
 from eventlog.testing import SECTOR, Crash, SimulatedDisk
 
 SEEDS = range(300)
 
 
-def fresh() -> tuple[SimulatedDisk, Callable[[str], bytes | None]]:
+def fresh(durable: bytes | None = None) -> tuple[SimulatedDisk, Directory, File]:
+    """A disk, a directory, and its file "f": durable with this content, else not at all."""
     disk = SimulatedDisk()
-    disk.make_directory("d")
-    return disk, lambda name: content(disk, name)
+    directory = disk.make_directory("d")
+    file = directory.open("f", write=True, create=True)
+    if durable is not None:
+        file.pwrite(durable, 0)
+        file.sync()
+        directory.sync()
+    return disk, directory, file
 
 
 def content(disk: SimulatedDisk, name: str = "f") -> bytes | None:
@@ -28,9 +34,7 @@ def outcomes(disk: SimulatedDisk, name: str = "f") -> set[bytes | None]:
 
 
 def test_what_is_synced_with_its_name_is_never_lost() -> None:
-    disk, _ = fresh()
-    directory = disk.make_directory("d")
-    file = directory.open("f", write=True, create=True)
+    disk, directory, file = fresh()
     file.pwrite(b"data", 0)
     file.sync()
     assert outcomes(disk) == {None, b"data"}, "the name is not durable yet"
@@ -39,11 +43,7 @@ def test_what_is_synced_with_its_name_is_never_lost() -> None:
 
 
 def test_what_is_not_synced_may_be_there_torn_or_missing() -> None:
-    disk, _ = fresh()
-    directory = disk.make_directory("d")
-    file = directory.open("f", write=True, create=True)
-    file.sync()
-    directory.sync()
+    disk, _, file = fresh(b"")
     file.pwrite(b"abc", 0)
     assert {b"", b"a", b"ab", b"abc"} <= outcomes(disk)
     assert b"\0\0\0" in outcomes(disk), "grown, without the data"
@@ -51,35 +51,21 @@ def test_what_is_not_synced_may_be_there_torn_or_missing() -> None:
 
 
 def test_a_later_write_may_be_there_without_an_earlier_one() -> None:
-    disk, _ = fresh()
-    directory = disk.make_directory("d")
-    file = directory.open("f", write=True, create=True)
-    file.pwrite(b"........", 0)
-    file.sync()
-    directory.sync()
+    disk, _, file = fresh(b"........")
     file.pwrite(b"1", 0)
     file.pwrite(b"2", 4)
     assert {b"........", b"1.......", b"....2...", b"1...2..."} <= outcomes(disk)
 
 
 def test_sectors_of_a_long_write_are_lost_one_by_one() -> None:
-    disk, _ = fresh()
-    directory = disk.make_directory("d")
-    file = directory.open("f", write=True, create=True)
-    file.pwrite(b"." * 3 * SECTOR, 0)
-    file.sync()
-    directory.sync()
+    disk, _, file = fresh(b"." * 3 * SECTOR)
     file.pwrite(b"x" * 3 * SECTOR, 0)
     kept = {bytes(c[i] for i in (0, SECTOR, 2 * SECTOR)) for c in outcomes(disk) if c}
     assert {b"x.x", b".x.", b"..x"} <= kept
 
 
 def test_what_a_file_grew_over_may_show_old_bytes() -> None:
-    disk, _ = fresh()
-    directory = disk.make_directory("d")
-    file = directory.open("f", write=True, create=True)
-    file.sync()
-    directory.sync()
+    disk, _, file = fresh(b"")
     file.pwrite(b"a" * 700, 0)
     file.pwrite(b"b" * 700, 700)
     hole = {c[:700] for c in outcomes(disk) if c and c.endswith(b"b")}
@@ -87,12 +73,7 @@ def test_what_a_file_grew_over_may_show_old_bytes() -> None:
 
 
 def test_a_truncation_may_be_lost() -> None:
-    disk, _ = fresh()
-    directory = disk.make_directory("d")
-    file = directory.open("f", write=True, create=True)
-    file.pwrite(b"abc", 0)
-    file.sync()
-    directory.sync()
+    disk, _, file = fresh(b"abc")
     file.truncate(1)
     assert outcomes(disk) == {b"abc", b"a"}
     file.sync()
@@ -101,12 +82,7 @@ def test_a_truncation_may_be_lost() -> None:
 
 def test_a_failed_sync_loses_for_good_what_can_still_be_read() -> None:
     """fsyncgate: the next sync reports success, and the data are not on the disk."""
-    disk, _ = fresh()
-    directory = disk.make_directory("d")
-    file = directory.open("f", write=True, create=True)
-    file.pwrite(b"old", 0)
-    file.sync()
-    directory.sync()
+    disk, _, file = fresh(b"old")
     file.pwrite(b"new", 0)
     disk.fail_at("sync", 0, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
@@ -120,12 +96,7 @@ def test_a_failed_sync_loses_for_good_what_can_still_be_read() -> None:
 
 
 def test_a_flush_makes_nothing_durable_that_a_failed_one_took_for_written() -> None:
-    disk, _ = fresh()
-    directory = disk.make_directory("d")
-    file = directory.open("f", write=True, create=True)
-    file.pwrite(b"....", 0)
-    file.sync()
-    directory.sync()
+    disk, _, file = fresh(b"....")
     file.pwrite(b"ab", 0)
     disk.fail_at("sync", 0, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
@@ -140,12 +111,7 @@ def everything(disk: SimulatedDisk, name: str = "f") -> set[bytes | None]:
 
 
 def test_every_loss_of_a_short_write() -> None:
-    disk, _ = fresh()
-    directory = disk.make_directory("d")
-    file = directory.open("f", write=True, create=True)
-    file.pwrite(b"....", 0)
-    file.sync()
-    directory.sync()
+    disk, _, file = fresh(b"....")
     file.pwrite(b"abc", 2)
     assert everything(disk) == {
         *(b"....", b"..ab", b"..abc"),
@@ -156,9 +122,7 @@ def test_every_loss_of_a_short_write() -> None:
 
 
 def test_every_loss_has_every_subset_of_the_writes_and_of_the_names() -> None:
-    disk, _ = fresh()
-    directory = disk.make_directory("d")
-    file = directory.open("f", write=True, create=True)
+    disk, directory, file = fresh()
     file.pwrite(bytes(4), 0)
     file.sync()
     for i in range(4):
@@ -174,12 +138,7 @@ def test_every_loss_has_every_subset_of_the_writes_and_of_the_names() -> None:
 
 
 def test_every_loss_of_a_long_write_knows_sectors() -> None:
-    disk, _ = fresh()
-    directory = disk.make_directory("d")
-    file = directory.open("f", write=True, create=True)
-    file.pwrite(b"." * 4 * SECTOR, 0)
-    file.sync()
-    directory.sync()
+    disk, _, file = fresh(b"." * 4 * SECTOR)
     file.pwrite(b"x" * 3 * SECTOR, 100)
     parts = (0, 100, SECTOR - 1, SECTOR, 2 * SECTOR - 1, 2 * SECTOR, 3 * SECTOR, 3 * SECTOR + 99)
     kept = {bytes(c[i] for i in parts) for c in everything(disk) if c}
@@ -187,7 +146,7 @@ def test_every_loss_of_a_long_write_knows_sectors() -> None:
 
 
 def test_what_a_removed_file_held_may_turn_up_in_a_new_one() -> None:
-    disk, _ = fresh()
+    disk = SimulatedDisk()
     directory = disk.make_directory("d")
     old = directory.open("old", write=True, create=True)
     old.pwrite(b"secret", 0)
@@ -201,8 +160,7 @@ def test_what_a_removed_file_held_may_turn_up_in_a_new_one() -> None:
 
 
 def test_after_a_process_death_the_losses_are_the_same() -> None:
-    disk, _ = fresh()
-    file = disk.make_directory("d").open("f", write=True, create=True)
+    disk, _, file = fresh()
     file.pwrite(b"abc", 0)
     file.sync()
     file.pwrite(b"d", 3)
@@ -210,8 +168,7 @@ def test_after_a_process_death_the_losses_are_the_same() -> None:
 
 
 def test_an_image_tells_disks_apart() -> None:
-    disk, _ = fresh()
-    file = disk.make_directory("d").open("f", write=True, create=True)
+    disk, _, file = fresh()
     images = [disk.image()]
     for data in (b"", b"a", b"a\0"):
         file.pwrite(data, 0)
@@ -223,8 +180,7 @@ def test_an_image_tells_disks_apart() -> None:
 
 
 def test_reads_fail_and_lie_when_told_to() -> None:
-    disk, _ = fresh()
-    file = disk.make_directory("d").open("f", write=True, create=True)
+    disk, _, file = fresh()
     file.pwrite(b"abc", 0)
     assert file.pread(3, 0) == b"abc"
     disk.fail_at("read", 1, errno.EIO)
@@ -236,7 +192,7 @@ def test_reads_fail_and_lie_when_told_to() -> None:
 
 
 def test_names_may_change_in_any_order_until_the_directory_is_synced() -> None:
-    disk, _ = fresh()
+    disk = SimulatedDisk()
     directory = disk.make_directory("d")
     directory.open("f.new", write=True, create=True).sync()
     directory.sync()
@@ -250,7 +206,7 @@ def test_names_may_change_in_any_order_until_the_directory_is_synced() -> None:
 
 def test_of_many_names_that_no_sync_made_durable_any_may_be_lost() -> None:
     """Not by making all 2 ** 60 lists that there may be."""
-    disk, _ = fresh()
+    disk = SimulatedDisk()
     directory = disk.make_directory("d")
     made = [f"f{number}" for number in range(60)]
     for name in made:
@@ -262,17 +218,15 @@ def test_of_many_names_that_no_sync_made_durable_any_may_be_lost() -> None:
 
 
 def test_what_is_found_after_a_power_loss_stays() -> None:
-    disk, _ = fresh()
-    directory = disk.make_directory("d")
-    directory.open("f", write=True, create=True).pwrite(b"abc", 0)
+    disk, _, file = fresh()
+    file.pwrite(b"abc", 0)
     for seed in range(20):
         after = disk.after_power_loss(seed)
         assert outcomes(after) == {content(after)}
 
 
 def test_the_same_seed_is_the_same_loss() -> None:
-    disk, _ = fresh()
-    file = disk.make_directory("d").open("f", write=True, create=True)
+    disk, _, file = fresh()
     file.pwrite(b"x" * 5000, 0)
     for seed in range(20):
         first, second = disk.after_power_loss(seed), disk.after_power_loss(seed)
@@ -280,14 +234,12 @@ def test_the_same_seed_is_the_same_loss() -> None:
 
 
 def test_a_crash_comes_before_its_call_takes_effect_and_stays() -> None:
-    disk, read = fresh()
-    directory = disk.make_directory("d")
-    file = directory.open("f", write=True, create=True)
+    disk, directory, file = fresh()
     disk.crash_at(1, torn_size=2)
     file.pwrite(b"one", 0)
     with pytest.raises(Crash):
         file.pwrite(b"two", 3)
-    assert read("f") == b"onetw"
+    assert content(disk) == b"onetw"
     for call in (file.sync, directory.sync, lambda: file.truncate(0)):
         with pytest.raises(Crash):
             call()
@@ -296,8 +248,7 @@ def test_a_crash_comes_before_its_call_takes_effect_and_stays() -> None:
 
 
 def test_faults_and_short_writes_hit_the_call_they_are_meant_for() -> None:
-    disk, read = fresh()
-    file = disk.make_directory("d").open("f", write=True, create=True)
+    disk, _, file = fresh()
     file.pwrite(b"0", 0)
     disk.fail_at("write", 1, errno.ENOSPC)
     disk.shorten_at(0, 2)
@@ -305,13 +256,12 @@ def test_faults_and_short_writes_hit_the_call_they_are_meant_for() -> None:
     with pytest.raises(OSError, match="No space"):
         file.pwrite(b"xx", 9)
     assert file.pwrite(b"cd", 3) == 2
-    assert read("f") == b"0abcd"
+    assert content(disk) == b"0abcd"
 
 
 def test_locks_go_with_the_process() -> None:
-    disk, _ = fresh()
-    first = disk.make_directory("d").open("f", write=True, create=True)
-    second = disk.make_directory("d").open("f", write=True)
+    disk, directory, first = fresh()
+    second = directory.open("f", write=True)
     assert first.lock(1) and not second.lock(1) and second.lock(2)
     assert disk.after_process_death().make_directory("d").open("f").lock(1)
     first.close()
