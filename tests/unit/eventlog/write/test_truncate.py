@@ -55,6 +55,31 @@ def test_whole_segments_go_and_all_else_stays() -> None:
         assert list(verify(reader)) == []
 
 
+def test_a_write_that_fails_while_the_removal_begins_leaves_every_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That of another thread, between the look at the segments and their removal."""
+    disk = SimulatedDisk()
+    log = filled(disk)
+    before = log._reader.listing.before
+
+    def meanwhile(lsn: int) -> tuple[int, list[int]]:
+        disk.fail_at("sync", 0, errno.EIO)
+        log.append("event", body(31))
+        with pytest.raises(OSError, match="Input/output"):
+            log.commit()
+        return before(lsn)
+
+    monkeypatch.setattr(log._reader.listing, "before", meanwhile)
+    there = names(disk)
+    with pytest.raises(WriterFailedError):
+        log.truncate_before(14)
+    log.close()
+    assert names(disk) == there
+    EventLog.open("log", files=disk).close()
+    assert lsns(disk)[:30] == list(range(1, 31))
+
+
 def test_nothing_is_done_when_nothing_can_go() -> None:
     disk = SimulatedDisk()
     with filled(disk, 3) as log:
