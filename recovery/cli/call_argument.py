@@ -8,7 +8,7 @@ from recovery import CheckpointStore, RecoveryError
 from recovery.history.find_run import reader_of
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallIntended
-from recovery.journal.keys import is_idempotency_key
+from recovery.journal.keys import is_idempotency_key, number_of
 from recovery.reports import OpenCall, RunStatus
 
 KEY_PART_MIN = 4  # characters of an idempotency key that may stand for it
@@ -25,8 +25,8 @@ def meant(
     the run.
     """
     tool, sign, number = name.rpartition("#")
-    if number.isdecimal() and number.isascii() and len(number) < 20:
-        lsn = int(number)
+    lsn = number_of(number)
+    if lsn is not None:
         made = tool_of(store, one.run_id, lsn)
         if not sign or made == tool:
             return next((call.idempotency_key for call in calls if call.lsn == lsn), lsn)

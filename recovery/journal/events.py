@@ -11,7 +11,7 @@ from typing import Any, ClassVar, get_args
 
 from eventlog.format.record import Packed
 from eventlog.light_dataclass import light_dataclass
-from recovery.journal.keys import CallKey, idempotency_key
+from recovery.journal.keys import UNDO_PREFIX, CallKey, idempotency_key, number_of
 
 
 @light_dataclass
@@ -128,6 +128,11 @@ class CallIntended:
     def idempotency_key(self, uid: str) -> str:
         """The key under which other services may know it, in run ``uid``."""
         return self.key or idempotency_key(uid, self.identity)
+
+    @property
+    def undoes(self) -> int:
+        """The LSN of the call that it undoes, which is its call id; 0 for no compensation."""
+        return (number_of(self.call_id) or 0) if self.tool.startswith(UNDO_PREFIX) else 0
 
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:

@@ -85,15 +85,16 @@ def call_scope(lsn: int) -> str:
 
 def step_of(scope: str) -> int | None:
     """The step whose scope this is; None for the scope of a call."""
-    return int(scope) if _is_number(scope) else None
+    return number_of(scope)
 
 
 def outer_call(scope: str) -> int:
     """The LSN of the call whose scope this is; 0 for a scope of no call."""
     number = scope.removeprefix("call ")
-    return int(number) if number != scope and _is_number(number) else 0
+    return 0 if number == scope else number_of(number) or 0
 
 
-def _is_number(text: str) -> bool:
-    # Read from a log, so bounded; and isdecimal() alone is true of other scripts' digits.
-    return text.isascii() and text.isdecimal() and len(text) < 20
+def number_of(text: str) -> int | None:
+    """The number that a text of a log or of a command line is."""
+    # Bounded; and isdecimal() alone is true of other scripts' digits.
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None

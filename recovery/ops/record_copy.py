@@ -73,9 +73,8 @@ class RecordCopier:
         body = unpack(record.packed)  # extension values stay as they are
         if isinstance(event, CallIntended):
             body["key"] = event.idempotency_key(self._uid)
-            if event.tool.startswith(UNDO_PREFIX):  # its id is the LSN of the undone call
-                undone = int(event.call_id) if event.call_id.isdecimal() else 0
-                body["call_id"] = str(self.at.get(undone, 0))
+            if event.tool.startswith(UNDO_PREFIX):
+                body["call_id"] = str(self.at.get(event.undoes, 0))
         if isinstance(event, CallDecided):
             body["inbox"] = 0  # the message is in the inbox of the other run
         for name in body:

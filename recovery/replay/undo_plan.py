@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from recovery.journal.events import AttemptFailed, CallAbandoned, CallResolved, Event, StepStarted
-from recovery.journal.keys import UNDO_CALL, UNDO_PREFIX, outer_call
+from recovery.journal.keys import UNDO_CALL, outer_call
 from recovery.replay.recorded_call import RecordedCall, fold
 
 
@@ -61,7 +61,7 @@ class UndoPlan:
             # Invariant: each of them has a recorded failure. One that is to be made again, or was
             # cut short before it began, is executed when the undo comes to it: that is its repeat.
             if one.state == "failed" and outer_call(one.intent.scope) == self.undo_call_lsn:
-                call = _undoes(one)
+                call = one.intent.undoes
                 self.repeats[call] = self.repeats.get(call, 0) + 1
 
     @property
@@ -78,7 +78,7 @@ class UndoPlan:
 
     def calls_to_undo(self) -> list[RecordedCall]:
         """The calls to undo, newest outcome first."""
-        done = {_undoes(one) for one in self._compensations() if one.state == "returned"}
+        done = {one.intent.undoes for one in self._compensations() if one.state == "returned"}
         found = [one for one in self._concerned() if one.state == "returned"]
         found = [one for one in found if one.lsn not in done]
         return sorted(found, key=lambda one: one.last_lsn, reverse=True)
@@ -127,10 +127,3 @@ class UndoPlan:
 def _may_have_happened(one: RecordedCall) -> bool:
     """Whether it was started, and no record says how it ended."""
     return one.state == "open" or (isinstance(one.last, CallAbandoned) and one.last.begun)
-
-
-def _undoes(compensation: RecordedCall) -> int:
-    """The LSN of the call that this one undoes."""
-    call_id = compensation.intent.call_id
-    is_one = compensation.intent.tool.startswith(UNDO_PREFIX) and call_id.isdecimal()
-    return int(call_id) if is_one and call_id.isascii() and len(call_id) < 20 else 0

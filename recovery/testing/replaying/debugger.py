@@ -13,7 +13,7 @@ from recovery.agent.drivers import Drivers
 from recovery.errors import RecoveryError
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallIntended, StepStarted
-from recovery.journal.keys import outer_call
+from recovery.journal.keys import number_of, outer_call
 from recovery.testing.replaying.execution import Plan, RecordEndError
 from recovery.testing.replaying.recorded_run import RecordedRun
 from recovery.testing.simulated.user_code import is_users
@@ -113,9 +113,9 @@ def _place(recorded: RecordedRun, at: str | None) -> tuple[int, int]:
     if at is None:
         return -1, 0
     kind, _, number = at.rpartition(":")
-    if kind not in ("", "lsn", "LSN") or not number.isdecimal():
+    wanted = number_of(number)
+    if kind not in ("", "lsn", "LSN") or wanted is None:
         raise ValueError(f"--at {at} is no step (--at 3) and no record (--at lsn:38)")
-    wanted = int(number)
     if not kind:
         return wanted, 0
     if not 0 < wanted <= recorded.records:

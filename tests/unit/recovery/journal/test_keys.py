@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from recovery.journal.events import CallIntended
 from recovery.journal.keys import (
+    UNDO_PREFIX,
     CallKey,
     call_scope,
     idempotency_key,
@@ -71,6 +73,7 @@ def test_scopes_are_those_of_steps_or_calls():
         "call ²",
         "1.5",
         "call " + "9" * 30,
+        "9" * 5000,
         "9" * 30,
         "call call 1",
     ],
@@ -78,3 +81,9 @@ def test_scopes_are_those_of_steps_or_calls():
 def test_a_scope_that_is_none_belongs_to_nothing(scope):
     assert step_of(scope) is None
     assert outer_call(scope) == 0
+    assert CallIntended("1", f"{UNDO_PREFIX}pay", scope, b"", 1, "park").undoes == 0
+
+
+def test_a_compensation_says_what_it_undoes():
+    assert CallIntended("1", f"{UNDO_PREFIX}pay", "12", b"", 1, "park").undoes == 12
+    assert CallIntended("1", "pay", "12", b"", 1, "park").undoes == 0
