@@ -127,7 +127,7 @@ def _tried(
         json.dumps(
             {
                 "changes": [one.row for one in changes],
-                "files": modules(ROOMS),
+                "files": modules(dict.fromkeys([*ROOMS, *args.rooms])),
                 "map_to": str((args.map or scratch / "map.json").resolve()),
                 "found_to": str(found),
                 "jobs": args.jobs,

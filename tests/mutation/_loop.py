@@ -91,12 +91,14 @@ class Loop:
             import_module(file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
         self.functions = functions_of(Path.cwd() / file for file in self.plan.files)
         known = {item.nodeid: item for item in session.items}
-        tests = TestMap(self.plan.map_to)
+        tests = TestMap(self.plan.map_to, self.plan.files)
         parts = [self.plan.map_to.with_suffix(f".{job}") for job in range(self.plan.jobs)]
         self._merge(tests, parts)  # of a run that was ended
         left = [item for item in session.items if item.nodeid not in tests.tests]
         print(f"{len(tests.tests)} tests are mapped, {len(left)} are not", flush=True)
-        self._jobs(lambda job: self._map(TestMap(parts[job]), left[job :: self.plan.jobs]))
+        self._jobs(
+            lambda job: self._map(TestMap(parts[job], self.plan.files), left[job :: self.plan.jobs])
+        )
         self._merge(tests, parts)
         self.plan.found_to.touch()
         self._jobs(lambda job: self._changes(job, tests, known))
@@ -139,7 +141,7 @@ class Loop:
 
     def _merge(self, tests: TestMap, parts: list[Path]) -> None:
         for part in parts:
-            tests.add_all(TestMap(part))
+            tests.add_all(TestMap(part, self.plan.files))
         tests.keep()
         for part in parts:
             part.unlink(missing_ok=True)

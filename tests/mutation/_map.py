@@ -31,9 +31,12 @@ class TestMap:
 
     __test__ = False
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Sequence[str] = ()) -> None:
         self._path = path
         kept = json.loads(path.read_text()) if path.exists() else {}
+        if not set(files) <= set(kept.get("files", [])):
+            kept = {}  # nobody has looked which tests execute these files
+        self.files = kept.get("files", files)
         self.places: list[Place] = list(map(tuple, kept.get("places", [])))
         self.tests: dict[str, Mapped | None] = {
             name: one and Mapped(one[0], one[1], int(one[2], 16))
@@ -49,7 +52,7 @@ class TestMap:
             name: one and (one.cpu_s, one.seconds, f"{one.bits:x}")
             for name, one in self.tests.items()
         }
-        kept = {"places": self.places, "tests": tests, "killers": self.killers}
+        kept = {"files": self.files, "places": self.places, "tests": tests, "killers": self.killers}
         self._path.write_text(json.dumps(kept))
 
     def add(self, name: str, cpu_s: float, seconds: float, places: Iterable[Place]) -> None:
