@@ -1,15 +1,20 @@
-"""Checkpoints that are saved by hand: whatever is saved and whatever is damaged, in two lanes."""
+"""Checkpoints that are saved by hand, whatever is saved and damaged; the state of a run."""
 
 from __future__ import annotations
 
+import copy
+import pickle  # noqa: TID251 - others may copy a state so
 import random
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from recovery import Checkpoint, CheckpointStore
+from recovery import Checkpoint, CheckpointStore, SyncRun
 from recovery.history.retention import Kept
 from recovery.stores.memory import MemoryStore
+from tests.support.lives import Died, run
 
 RUN = "run"
 
@@ -79,3 +84,60 @@ def test_what_is_saved_is_loaded_and_a_damaged_byte_costs_one(
             after = Checkpoint("", RUN, 99, {"after": 1}, ["damage"], [], 0.0)
             store.save(after)
             assert store.load_latest(RUN) == after
+
+
+OPERATIONS: list[Callable[[dict[str, Any], str, int], Any]] = [
+    lambda state, key, n: state.__setitem__(key, [n]),
+    lambda state, key, n: state.__delitem__(key),
+    lambda state, key, n: state.pop(key),
+    lambda state, key, n: state.pop(key, n),
+    lambda state, key, n: state.popitem(),
+    lambda state, key, n: state.setdefault(key, n),
+    lambda state, key, n: state.update({key: n}, other=n),
+    lambda state, key, n: state.__ior__({key: n}) is state,
+    lambda state, key, n: state.clear(),
+    lambda state, key, n: copy.copy(state),
+    lambda state, key, n: copy.deepcopy(state),
+    lambda state, key, n: pickle.loads(pickle.dumps(state)),  # noqa: S301
+]
+
+
+def outcome(state: dict[str, Any], what: tuple[int, str, int]) -> Any:
+    operation, *arguments = what
+    try:
+        return OPERATIONS[operation](state, *arguments), [*state.items()]
+    except KeyError as exc:
+        return exc.args
+
+
+def test_the_state_of_a_run_is_a_dict_and_comes_back_as_it_was(rng: random.Random) -> None:
+    steps = range(1, 8)
+    for _ in range(20):
+        plain, wanted = dict[str, Any](), list[Any]()
+        done = [
+            [
+                (rng.randrange(len(OPERATIONS)), rng.choice("abc"), n)
+                for n in range(rng.randrange(5))
+            ]
+            for _ in steps
+        ]
+        for each in done:
+            wanted.append([outcome(plain, what) for what in each])
+        dies_in, found = rng.choice(steps), dict[int, Any]()
+
+        def agent(
+            run: SyncRun, done: Any = done, found: Any = found, dies_in: int = dies_in
+        ) -> Any:
+            for step in run.steps():
+                found[step] = [outcome(run.state, what) for what in done[step - 1]]
+                if step == dies_in and len(found) == step and run.recovery_count == 0:
+                    raise Died
+                if step == steps[-1]:
+                    return [*run.state.items()]
+
+        store = CheckpointStore(MemoryStore())
+        with suppress(Died):
+            run(agent, store)
+        result = run(agent, store)["result"]
+        assert [found[step] for step in steps] == wanted
+        assert [*map(tuple, result)] == [*plain.items()]
