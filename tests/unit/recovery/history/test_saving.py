@@ -103,9 +103,9 @@ OPERATIONS: list[Callable[[dict[str, Any], str, int], Any]] = [
 
 
 def outcome(state: dict[str, Any], what: tuple[int, str, int]) -> Any:
-    operation, *arguments = what
+    operation, key, n = what
     try:
-        return OPERATIONS[operation](state, *arguments), [*state.items()]
+        return OPERATIONS[operation](state, key, n), [*state.items()]
     except KeyError as exc:
         return exc.args
 
