@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -58,7 +59,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Any) -> CheckpointStore:
 
 def run(clock: Clock, agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> Any:
     runner = RecoverableAgent(agent, store, max_recoveries=0, **options)
-    if not asyncio.iscoroutinefunction(agent):
+    if not inspect.iscoroutinefunction(agent):
         return runner.run_with_recovery_sync("task", RUN)["result"]
     loop = Loop(clock)
     try:

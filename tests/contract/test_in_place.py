@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import re
 from collections import Counter
@@ -33,7 +34,7 @@ def said_of(
     """The warnings of a run, which nothing has disturbed."""
     caplog.set_level(logging.WARNING, "recovery")
     made = RecoverableAgent(agent, CheckpointStore(), 1, **options)
-    if asyncio.iscoroutinefunction(agent):
+    if inspect.iscoroutinefunction(agent):
         asyncio.run(made.run_with_recovery(task, "run"))
     else:
         made.run_with_recovery_sync(task, "run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -36,7 +37,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Any) -> CheckpointStore:
 
 def run(agent: Callable[[Any], Any], store: CheckpointStore) -> Any:
     runner = RecoverableAgent(agent, store, max_recoveries=0)
-    if asyncio.iscoroutinefunction(agent):
+    if inspect.iscoroutinefunction(agent):
         return asyncio.run(runner.run_with_recovery("task", RUN))["result"]
     return runner.run_with_recovery_sync("task", RUN)["result"]
 

@@ -373,10 +373,7 @@ def test_a_few_records_cost_little_however_long_the_log(
     assert sum(read) < 12 << 20, sum(read)  # and 5 MB at most for most
 
 
-@pytest.mark.parametrize("args", [("--json",), ("--grep", "nothing")])
-def test_memory_does_not_grow_with_the_log(
-    large: Path, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_does_not_grow_with_the_log(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recovery.values.backrefs.RECENT_SIZE_MAX", 1 << 20)
 
     class Nothing:
@@ -403,7 +400,7 @@ def test_memory_does_not_grow_with_the_log(
     monkeypatch.setattr(sys, "stdout", nothing)
     tracemalloc.start()
     try:
-        assert main(["dump", str(large / "run"), *args]) == 0
+        assert main(["dump", str(large / "run"), "--json"]) == 0
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -121,7 +121,7 @@ def sweep(name: str, every: int, keep: int = 0) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_dies_at_calls_of_the_disk(name: str) -> None:
-    sweep(name, 9)
+    sweep(name, 14)
 
 
 @pytest.mark.crash

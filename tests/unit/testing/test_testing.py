@@ -34,6 +34,7 @@ from recovery import (
 from recovery.control.send import signal
 from recovery.testing import CrashOptions, CrashReport, Finding, crash_everywhere
 from recovery.testing.crash_report import Kind
+from recovery.testing.simulated import crash
 from tests.cli.harness import call
 from tests.support.pages import blocks, page_text, run_page
 
@@ -433,7 +434,7 @@ def test_a_fault_is_found_and_told(
     agent: Callable[..., Any], found: set[tuple[str, str]], words: list[str]
 ) -> None:
     # Semaphores of a world that outlives the process are not made anew.
-    points = 8 if agent in (waits_in_a_thread, never_gives_up) else 60
+    points = 8 if agent in (waits_in_a_thread, never_gives_up) else 30
     timeout_s = 0.3 if agent is waits_in_a_thread else 3
     given_up.clear()
     report = sweep(agent, effects=lambda: outside, points=points, timeout_s=timeout_s)
@@ -571,10 +572,10 @@ def test_swallowing_everything_is_noted() -> None:
 
     report = sweep(agent)
     assert "the agent catches BaseException and continues" in str(report)
-    assert "BaseException" not in str(sweep(in_threads, points=30))
-    assert "BaseException" not in str(sweep(side_by_side, points=30))
-    assert "BaseException" not in str(sweep(cleans_up, points=40))
-    assert "BaseException" not in str(sweep(cleans_up_plainly, points=40))
+    assert "BaseException" not in str(sweep(in_threads, points=10))
+    assert "BaseException" not in str(sweep(side_by_side, points=10))
+    assert "BaseException" not in str(sweep(cleans_up, points=20))
+    assert "BaseException" not in str(sweep(cleans_up_plainly, points=20))
 
 
 # -- what the agent and its world are
@@ -942,7 +943,7 @@ def test_a_plain_agent_is_not_stuck_where_its_child_parks(kind: str) -> None:
     def agent(run: SyncRun) -> Any:
         return run.child(child if kind == "async" else plain_child, 5)
 
-    report = sweep(agent, points=200)
+    report = sweep(agent, points=30)
     assert report.ok, str(report)
     assert {found.kind for found in report.findings} == {"in doubt"}
 
@@ -1104,7 +1105,8 @@ def test_random_agents_are_judged_by_what_can_be_known(rng: random.Random) -> No
 PAGE, DEBUGGING = "testing-agents.md", "debugging.md"
 
 
-def test_the_tests_of_the_page_pass_and_say_what_it_says() -> None:
+def test_the_tests_of_the_page_pass_and_say_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crash, "POINTS", 60)
     short, whole, watching, fixture = blocks(PAGE)
     names = run_page(PAGE, [short, whole, watching, fixture], {"log_to_slack": hook})
     names["test_the_shop_survives"]()
@@ -1148,7 +1150,8 @@ def test_the_page_replays_a_production_run(
     assert "4" in capsys.readouterr().out
 
 
-def test_the_first_five_lines_of_the_page_are_a_test() -> None:
+def test_the_first_five_lines_of_the_page_are_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crash, "POINTS", 20)
     given = {"make_agent": lambda: RecoverableAgent(chat, CheckpointStore())}
     names = run_page(PAGE, blocks(PAGE)[:1], given)
     names["test_my_agent_survives"]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import runpy
 from collections.abc import Callable
@@ -105,7 +106,7 @@ def asynchronous(world: World) -> Callable[[Run], Any]:
 
 def start(agent: Any, store: CheckpointStore, task: str = "tasksecret") -> Any:
     recoverable = RecoverableAgent(agent, store, checkpoint_every_n=2)
-    if asyncio.iscoroutinefunction(agent):
+    if inspect.iscoroutinefunction(agent):
         return asyncio.run(recoverable.run_with_recovery(task, "run"))
     return recoverable.run_with_recovery_sync(task, "run")
 

@@ -529,7 +529,8 @@ def test_what_the_callback_raises_is_logged_and_hurts_nobody(
     with caplog.at_level(logging.ERROR):
         assert live(function, store, [], on_event=broken)["result"] == "done"
     live(function, other, [], on_event=None)
-    assert [e.kind for e in everything(store)] == [e.kind for e in everything(other)]
+    # Of calls at once, in any order.
+    assert Counter(e.kind for e in everything(store)) == Counter(e.kind for e in everything(other))
     assert len(caplog.records) == len(everything(store))
     assert caplog.records[2].getMessage() == "run run: on_event failed at LSN 3"
 
