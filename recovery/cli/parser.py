@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from recovery.cli.exit_codes import USAGE
 from recovery.cli.terminal import because, code_of, complain, program
@@ -48,6 +49,14 @@ NoPager = Annotated[
 ]
 
 
+class _Commands(TyperGroup):
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List them with their whole first sentence, which is otherwise cut."""
+        named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(1000)) for name, one in named if one])
+
+
 def parser(name: str, text: str, more: str) -> typer.Typer:
     """A program without commands yet; ``text`` and ``more`` are before and after their list."""
 
@@ -61,6 +70,7 @@ def parser(name: str, text: str, more: str) -> typer.Typer:
 
     app = typer.Typer(
         name=name,
+        cls=_Commands,
         no_args_is_help=True,
         pretty_exceptions_enable=False,  # a traceback of this library is a bug, and looks like one
         rich_markup_mode=None,  # help keeps its line breaks, in a pipe too

@@ -89,6 +89,8 @@ def test_help_has_examples_and_fits_80_columns(command: str, store: Path) -> Non
     assert all(columns(line) <= 80 for line in done.out.splitlines()), done.out
     if words:
         assert "examples:" in done.out, done.out
+    else:  # each command with its whole sentence
+        assert not re.search(r"\w\.\.\.$", done.out, re.MULTILINE), done.out
 
 
 @pytest.mark.parametrize("command", ABOUT_RUNS)
