@@ -243,7 +243,7 @@ def test_a_selection_without_records_says_so(store: Path) -> None:
         (("--lsn", ".."), "--lsn ..: a number"),
         (("--step", "7..3"), "nothing is from 7 to 3"),
         (("--lsn", "3...7"), "a number, or 3..7"),
-        (("--since", "last week"), "no time; 2026-05-04T09:00:00Z"),
+        (("--since", "last week"), "no time: write 2026-05-04T09:00:00Z"),
         (("--until", "9" * 40), "no time"),
         (("--since", "999999999 w"), "nothing"),
         (("--grep", "("), "no regular expression"),

@@ -434,7 +434,8 @@ def test_a_fault_is_found_and_told(
     agent: Callable[..., Any], found: set[tuple[str, str]], words: list[str]
 ) -> None:
     # Semaphores of a world that outlives the process are not made anew.
-    points = 8 if agent in (waits_in_a_thread, never_gives_up) else 30
+    few, many = (waits_in_a_thread, never_gives_up), (undecorated,)
+    points = 8 if agent in few else 60 if agent in many else 30
     timeout_s = 0.3 if agent is waits_in_a_thread else 3
     given_up.clear()
     report = sweep(agent, effects=lambda: outside, points=points, timeout_s=timeout_s)
