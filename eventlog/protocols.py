@@ -155,6 +155,10 @@ class WritableLog(LogRecords, Protocol):
         """Whether appended records are encrypted."""
 
     @property
+    def durability(self) -> str:
+        """What ``commit`` promises, as of ``EventLog.open``: it blocks only for "power"."""
+
+    @property
     def last_lsn(self) -> int:
         """The LSN of the newest record; 0 in an empty log."""
 
@@ -177,7 +181,9 @@ class WritableLog(LogRecords, Protocol):
     def time_ns(self) -> int:
         """The store's clock: ns since 1970. Stamps records; decides deadlines and leases."""
 
-    def append(self, kind: str, body: Any, *, time_ns: int | None = None) -> int:
+    def append(
+        self, kind: str, body: Any, *, time_ns: int | None = None, hold: bool = False
+    ) -> int:
         """Append one record; returns its LSN. Arguments as of ``EventLog.append``.
 
         In files it survives the death of the process from here on; elsewhere from ``commit`` on.

@@ -112,7 +112,9 @@ class RemoteLog(EventLog):
         report = open_report(tail, time.perf_counter() - began)
         self.report = replace(report, clean=not loaded.head.is_unclean, torn_size=0, torn_frames=0)
 
-    def append(self, kind: str, body: Any, *, time_ns: int | None = None) -> int:
+    def append(
+        self, kind: str, body: Any, *, time_ns: int | None = None, hold: bool = False
+    ) -> int:
         """Append one record; returns its LSN. It is in memory until the next commit."""
         stamp = self._files.time_ns() if time_ns is None else time_ns
         packed = Packed(body if type(body) is Packed else pack_body(body))

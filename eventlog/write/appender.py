@@ -144,15 +144,18 @@ class Appender:
 
     # -- appending
 
-    def append(self, kind: int, count: int, payload: bytes) -> int:
-        """Append one frame of ``count`` records; returns the LSN of the first."""
+    def append(self, kind: int, count: int, payload: bytes, hold: bool = False) -> int:
+        """Append one frame of ``count`` records; returns the LSN of the first.
+
+        ``hold``: write it with the next frame, or when the buffer is drained.
+        """
         if self.encrypter is not None:
             self.encrypter.check_size(payload)
         with self._lock:
-            if lsn := self._append(kind, count, payload):
+            if lsn := self._append(kind, count, payload, hold):
                 return lsn
         with self._sync_lock, self._lock:
-            lsn = self._append(kind, count, payload)
+            lsn = self._append(kind, count, payload, hold)
             if not lsn:
                 try:
                     if self._writer is not None:
@@ -162,10 +165,10 @@ class Appender:
                 except BaseException as exc:
                     self.fail(exc)
                     raise
-                lsn = self._append(kind, count, payload)
+                lsn = self._append(kind, count, payload, hold)
             return lsn
 
-    def _append(self, kind: int, count: int, payload: bytes) -> int:
+    def _append(self, kind: int, count: int, payload: bytes, hold: bool) -> int:
         """The LSN of the first record; 0 when the frame needs a new segment."""
         if self._failed is not None:
             self.check()
@@ -189,8 +192,11 @@ class Appender:
             payload = encrypter.encrypt(writer.header, place, payload)
         frame = encode_frame(writer.salt, kind, count, payload, marks)
         try:
-            if self.buffered:
+            if hold or self.buffered:
                 self._buffer_frame(frame, lsn)
+            elif self._buffer:
+                self._buffer_frame(frame, lsn)
+                self._drain()
             else:
                 writer.write(frame, lsn)
             self.next_lsn = lsn + count
@@ -209,15 +215,23 @@ class Appender:
         if self._buffer_size >= BUFFER_SIZE:
             self._drain()
 
+    @property
+    def holds(self) -> bool:
+        """Whether a frame waits for the next one that ``durability`` would have written."""
+        return bool(self._buffer) and not self.buffered
+
     def drain(self) -> None:
         """Hand the buffer to the operating system."""
         with self._lock:
             self.check()
-            try:
-                self._drain()
-            except BaseException as exc:
-                self.fail(exc)
-                raise
+            self._drain_or_fail()
+
+    def _drain_or_fail(self) -> None:
+        try:
+            self._drain()
+        except BaseException as exc:
+            self.fail(exc)
+            raise
 
     def _drain(self) -> None:
         if self._buffer:
@@ -278,6 +292,8 @@ class Appender:
             with self._lock:
                 self.check()
                 writer, mark = self._writer, DurableMark(self.next_lsn - 1, self._snapshot)
+                if self.holds:
+                    self._drain_or_fail()
             try:
                 if self.flushed and self.durable.durable < target:
                     assert writer is not None  # a record is not durable, so there is a segment

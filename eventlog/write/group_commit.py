@@ -7,9 +7,10 @@ import threading
 import time
 from typing import Protocol
 
-# A record that no caller waits for is flushed within this time, with all that are appended until
-# then. That is short against a model call, and long against a flush (0.1 to 10 ms).
-DELAY_S = 0.01
+# A record that no caller waits for is flushed within twice this time, with all that are appended
+# until then. That is short against a model call, and long against a flush (0.1 to 10 ms). If many
+# logs have such records, it takes DELAY_PER_LOG_S for each: flushes that callers wait for go first.
+DELAY_S, DELAY_PER_LOG_S = 0.01, 0.001
 
 # A disk flushes several files in little more time than one. So there are several threads: another
 # one for each so many logs. Starting a thread costs as much as a commit.
@@ -17,8 +18,8 @@ THREADS, LOGS_PER_THREAD = 8, 8
 
 
 class Committable(Protocol):
-    def commit_now(self) -> None:
-        """Commit; an error is kept for the next caller of the log."""
+    def commit_now(self, lsn: int) -> None:
+        """Commit what is up to ``lsn``; an error is kept for the next caller of the log."""
 
 
 class Committer:
@@ -29,15 +30,15 @@ class Committer:
 
     def _reset(self) -> None:
         self._wake = threading.Condition()
-        self._waiting: set[Committable] = set()
+        self._waiting: dict[Committable, int] = {}
         self._thread: threading.Thread | None = None
 
-    def request(self, log: Committable) -> None:
-        """Have ``log`` committed within about ``DELAY_S``. Returns at once."""
-        if log in self._waiting:  # a commit that begins later covers the new records too
+    def request(self, log: Committable, lsn: int) -> None:
+        """Have ``log`` committed up to ``lsn`` soon, unless a caller does it. Returns at once."""
+        if log in self._waiting:
             return
         with self._wake:
-            self._waiting.add(log)
+            self._waiting[log] = lsn
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="eventlog", daemon=True)
                 thread.start()
@@ -51,17 +52,17 @@ class Committer:
                 with self._wake:
                     while not self._waiting:
                         self._wake.wait()
-                time.sleep(DELAY_S)
+                time.sleep(max(DELAY_S, DELAY_PER_LOG_S * len(self._waiting)))
                 with self._wake:
-                    waiting, self._waiting = self._waiting, set()
+                    waiting, self._waiting = self._waiting, {}
                 commit_all(waiting)
         finally:  # if an error has ended this thread, the next request starts another
             with self._wake:
-                self._thread, self._waiting = None, set()
+                self._thread, self._waiting = None, {}
 
 
-def commit_all(logs: set[Committable]) -> None:
-    """Commit the logs, with several threads if there are many. Empties the set."""
+def commit_all(logs: dict[Committable, int]) -> None:
+    """Commit the logs, with several threads if there are many. Empties the dict."""
     threads = []
     for _ in range(min(len(logs) // LOGS_PER_THREAD, THREADS - 1)):
         thread = threading.Thread(target=_commit, args=(logs,), name="eventlog", daemon=True)
@@ -75,13 +76,13 @@ def commit_all(logs: set[Committable]) -> None:
         thread.join()
 
 
-def _commit(logs: set[Committable]) -> None:
-    while True:  # ends when the set is empty, so that no sleeping thread keeps a log alive
+def _commit(logs: dict[Committable, int]) -> None:
+    while True:  # ends when the dict is empty, so that no sleeping thread keeps a log alive
         try:
-            log = logs.pop()
+            log, lsn = logs.popitem()
         except KeyError:
             return
-        log.commit_now()
+        log.commit_now(lsn)
 
 
 committer = Committer()

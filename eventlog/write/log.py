@@ -220,11 +220,15 @@ class EventLog:
         """The clock that stamps records: ns since 1970."""
         return self._files.time_ns()
 
-    def append(self, kind: str, body: Any, *, time_ns: int | None = None) -> int:
+    def append(
+        self, kind: str, body: Any, *, time_ns: int | None = None, hold: bool = False
+    ) -> int:
         """Append one record; returns its LSN. The operating system has it when this returns.
 
         ``kind``: a word, up to 255 characters. ``body``: a value that msgpack can hold.
-        ``time_ns``: for a copy of a record, which keeps its time; otherwise now.
+        ``time_ns``: for a copy of a record, which keeps its time; otherwise now. ``hold``: whether
+        the operating system may get it with the next record only, or by ``commit`` or
+        ``commit_behind``.
 
         Raises RefusedValueError, with the path to the value, for a value that msgpack cannot hold,
         and for more than 64 MiB (nothing is written then); WriterFailedError after an earlier
@@ -232,7 +236,7 @@ class EventLog:
         """
         if time_ns is None:
             time_ns = self._files.time_ns()
-        lsn = self._appender.append(RECORDS, 1, encode_payload(time_ns, ((kind, body),)))
+        lsn = self._appender.append(RECORDS, 1, encode_payload(time_ns, ((kind, body),)), hold)
         self.last_time_ns = time_ns
         return lsn
 
@@ -273,14 +277,19 @@ class EventLog:
 
         Returns at once. A failure reaches the next ``append`` or ``commit``.
         """
-        appender = self._appender
-        if self.durability == "power" and appender.durable.durable < appender.next_lsn - 1:
-            committer.request(self)
+        self._request_commit()
 
-    def commit_now(self) -> None:
-        """Not for users: called by the committer's threads."""
-        if self.durable_lsn == self.last_lsn:
-            return  # a caller has waited for it; no caller waits for this commit
+    def _request_commit(self) -> None:
+        appender = self._appender
+        last_lsn = appender.next_lsn - 1
+        if appender.durable.durable < last_lsn and (appender.flushed or appender.holds):
+            committer.request(self, last_lsn)
+
+    def commit_now(self, lsn: int) -> None:
+        """Not for users: called by the committer's threads, to commit what is up to ``lsn``."""
+        if self.durable_lsn >= lsn or not (self._appender.flushed or self._appender.holds):
+            # A caller has waited for it, or a later record has taken it along.
+            return self._request_commit()  # what was appended since has its time yet
         try:
             self._appender.commit(self.last_lsn)
         except WriterFailedError:

@@ -123,9 +123,12 @@ class Drivers(Execution):
     async def _commit(self) -> None:
         if self.log.group is not None:
             return await self._commit_on_server()
-        # For a single run, a flush takes less time than a thread switch. Otherwise other runs that
-        # are about to make calls may share the flush.
-        if len(live_runs) <= 1 and self.in_flight <= 1 and self._turns().at_rest():
+        # Without a flush there is nothing to wait for. For a single run, a flush takes less time
+        # than a thread switch. Otherwise other runs that are about to make calls may share the
+        # flush.
+        if self.log.durability != "power" or (
+            len(live_runs) <= 1 and self.in_flight <= 1 and self._turns().at_rest()
+        ):
             self.commit()
         else:
             await commit_together(self.commit)

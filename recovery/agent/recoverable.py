@@ -51,6 +51,7 @@ from recovery.values.pack import pack
 from recovery.values.type_variables import Result
 
 if TYPE_CHECKING:
+    from eventlog import WritableLog
     from recovery.agent.run_handle import RunHandle
     from recovery.approvers import Sign
 
@@ -397,65 +398,76 @@ class RecoverableAgent(Generic[Result]):
         self, task: Any, session: RunSession, takeover: bool, kind: type[Drivers]
     ) -> Generator[_Effect, Any, RunResult[Any]]:
         """One session of a run in this process; yields effects to its driver."""
-        run_id = session.run_id
         self._check_locals()
         if task is not RECORDED:
             pack(task, "task")
         with ExitStack() as held:
-            # Claiming a run and ending it take flushes. Other runs do not wait for these.
+            # Claiming a run, ending it and releasing it take flushes. Other runs do not wait for
+            # these.
             log = yield _Block(lambda: held.enter_context(session.claim(self.store, takeover)))
-            recoveries = Recoveries(self.settings.max_recoveries)
-            while True:
-                began = time.perf_counter()
-                history = after_child_resolution(
-                    self.store, log, load(log, run_id, self.store.approvers)
+            try:
+                result = yield from self._recover_claimed(task, session, log, kind)
+            except Exception:
+                yield _Block(held.close)
+                raise
+            yield _Block(held.close)
+            return result
+
+    def _recover_claimed(
+        self, task: Any, session: RunSession, log: WritableLog, kind: type[Drivers]
+    ) -> Generator[_Effect, Any, RunResult[Any]]:
+        run_id, recoveries = session.run_id, Recoveries(self.settings.max_recoveries)
+        while True:
+            began = time.perf_counter()
+            history = after_child_resolution(
+                self.store, log, load(log, run_id, self.store.approvers)
+            )
+            history, task = session.check_history(log, history, task)
+            if _is_over(history.ended):  # a crash may have come before its children ended
+                yield _Block(partial(cancel_children, self.store, log, run_id, ""))
+            ended = self._ending(session, history, task)
+            if ended is not None:
+                return _result(run_id, ended, report_of(log, history, False, began))
+            listen(history, self.store.backend, self.settings.on_event)
+            recovered = yield _Block(
+                partial(begin, self.store, self.agent_fn, log, history, session, task)
+            )
+            self.recovery_count += recovered
+            run = kind(log, history, self.store, self.settings)
+            run.children.runner = self._child
+            session.attach(run)
+            report = report_of(log, history, True, began)
+            _logger.info("%s", report)
+            try:
+                resolve_covered(run)
+                result = yield _Execute(run)
+                # Raises what the agent may have swallowed.
+                ended = yield _Block(partial(finish, run, result))
+                warn_if_unmeasured(run)
+                return _result(run_id, ended, _reported(report, run))
+            except BaseException as exc:
+                if isinstance(exc, KeyboardInterrupt):  # the user did not wait for the stop
+                    raise
+                note_unbegun(log, history, run)
+                if run.drift.in_cancellation and run.is_being_cancelled():
+                    raise asyncio.CancelledError from None  # interrupted, it did not continue
+                if run.stopped is not None:  # even if the agent, or a task group, replaced it
+                    yield _Block(partial(note_stop, log, history, run))
+                    raise run.stopped from run.stopped.__cause__
+                if not isinstance(exc, Exception):
+                    raise  # the process is to end
+                end_if_permanent(log, history, run, exc)
+                if not recoveries.may_go_on(log, history, run, exc):
+                    raise
+                _logger.warning(
+                    "run %s: recovering from %s: %s",
+                    run_id,
+                    type(exc).__name__,
+                    quoted(message_of(exc, run.scrubber)),
                 )
-                history, task = session.check_history(log, history, task)
-                if _is_over(history.ended):  # a crash may have come before its children ended
-                    yield _Block(partial(cancel_children, self.store, log, run_id, ""))
-                ended = self._ending(session, history, task)
-                if ended is not None:
-                    return _result(run_id, ended, report_of(log, history, False, began))
-                listen(history, self.store.backend, self.settings.on_event)
-                recovered = yield _Block(
-                    partial(begin, self.store, self.agent_fn, log, history, session, task)
-                )
-                self.recovery_count += recovered
-                run = kind(log, history, self.store, self.settings)
-                run.children.runner = self._child
-                session.attach(run)
-                report = report_of(log, history, True, began)
-                _logger.info("%s", report)
-                try:
-                    resolve_covered(run)
-                    result = yield _Execute(run)
-                    # Raises what the agent may have swallowed.
-                    ended = yield _Block(partial(finish, run, result))
-                    warn_if_unmeasured(run)
-                    return _result(run_id, ended, _reported(report, run))
-                except BaseException as exc:
-                    if isinstance(exc, KeyboardInterrupt):  # the user did not wait for the stop
-                        raise
-                    note_unbegun(log, history, run)
-                    if run.drift.in_cancellation and run.is_being_cancelled():
-                        raise asyncio.CancelledError from None  # interrupted, it did not continue
-                    if run.stopped is not None:  # even if the agent, or a task group, replaced it
-                        yield _Block(partial(note_stop, log, history, run))
-                        raise run.stopped from run.stopped.__cause__
-                    if not isinstance(exc, Exception):
-                        raise  # the process is to end
-                    end_if_permanent(log, history, run, exc)
-                    if not recoveries.may_go_on(log, history, run, exc):
-                        raise
-                    _logger.warning(
-                        "run %s: recovering from %s: %s",
-                        run_id,
-                        type(exc).__name__,
-                        quoted(message_of(exc, run.scrubber)),
-                    )
-                finally:
-                    run.close()
-                yield _Sleep(recoveries.pause_s)
+            finally:
+                run.close()
+            yield _Sleep(recoveries.pause_s)
 
 
 def _reported(report: RecoveryReport, run: Drivers) -> RecoveryReport:

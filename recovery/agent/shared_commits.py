@@ -1,8 +1,9 @@
 """Commits the logs of several runs together, in a few threads.
 
-After a flush, a thread waits until the event loop releases the interpreter, and then the loop waits
-for the thread. Notifying the loop of each flush costs many times as much as the flush. So commits
-that wait at the end of a turn of the loop are made together, and the loop is notified once.
+A thread and the event loop that are at work at the same time take the interpreter from each other
+at each system call, which costs several times as much as the call. Notifying the loop of each flush
+costs more than the flush. So commits are made in rounds: a round begins when the loop has nothing
+else to do, and the loop is notified once, when the round has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -23,123 +23,38 @@ from eventlog import WritableLog
 from eventlog.protocols import CommitGroup
 from recovery.declare.scope import NOWHERE, current_scope
 
-THREADS = 4  # of each event loop; a disk flushes some files at once, and Python runs one thread
-SHARE_MAX = 8  # commits of one thread at once; each of them waits for the others
+THREADS = 8  # that commit for one event loop: a disk flushes several files at once
+SHARE_MAX = 64  # commits of one thread in a round: then other event loops have their turn
+PATIENCE_S = 0.01  # how long a commit waits for the others of its round, at most
 # Callbacks of these threads belong to no run, so no run waits until they are done.
 _outside_any_run = partial(current_scope.set, NOWHERE)
 # Separate threads, so that no commit waits for runs that begin and end.
 flush_threads = ThreadPoolExecutor(8, "recovery-commit", _outside_any_run)
-_committers = ThreadPoolExecutor(THREADS, "recovery-commit-together", _outside_any_run)
+# So many, since the first thread of a round waits for the others, which may take their time.
+_committers = ThreadPoolExecutor(2 * THREADS, "recovery-commit-together", _outside_any_run)
 
 
 def _begin_in_child() -> None:
     """Make new threads in a forked child, which would wait for its parent's for ever."""
     ThreadPoolExecutor.__init__(flush_threads, 8, "recovery-commit", _outside_any_run)
-    ThreadPoolExecutor.__init__(_committers, THREADS, "recovery-commit-together", _outside_any_run)
+    name = "recovery-commit-together"
+    ThreadPoolExecutor.__init__(_committers, 2 * THREADS, name, _outside_any_run)
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_in_child)
 
-_Waiting = dict[Callable[[], None], list[asyncio.Future[None]]]
-_Ended = tuple[asyncio.Future[None], BaseException | None]
+_Commit = Callable[[], None]
+_Waiting = list[asyncio.Future[None]]
 
 
-class GroupCommit:
-    """The commits that coroutines of one event loop wait for. Not thread-safe: for that loop."""
+class _Ended:
+    """Commits that have ended, until the coroutines that wait for them are notified."""
 
     def __init__(self) -> None:
-        # First come, first served.
-        self._waiting: _Waiting = {}
-        self._threads = 0  # busy ones
-        self._is_due = False
+        self._ended: deque[tuple[_Waiting, BaseException | None]] = deque()
         self._context = contextvars.copy_context()
         self._context.run(current_scope.set, NOWHERE)
-
-    async def commit(self, commit: Callable[[], None]) -> None:
-        """Have ``commit`` called, in a thread, after now: once for all callers that wait for it."""
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-        self._waiting.setdefault(commit, []).append(done)
-        if not self._is_due:
-            self._is_due = True
-            loop.call_soon(self._hand_out, loop, context=self._context)
-        await done
-
-    def _hand_out(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Distribute the waiting commits evenly among idle threads."""
-        self._is_due = False
-        while self._waiting and self._threads < THREADS:
-            share = min(SHARE_MAX, -(-len(self._waiting) // (THREADS - self._threads)))
-            taken = {one: self._waiting.pop(one) for one in list(islice(self._waiting, share))}
-            self._threads += 1
-            work = loop.run_in_executor(_committers, _commit_all, taken)
-            work.add_done_callback(self._ended, context=self._context)
-
-    def _ended(self, work: asyncio.Future[list[_Ended]]) -> None:
-        self._threads -= 1
-        self._hand_out(work.get_loop())
-        for done, error in [] if work.cancelled() else work.result():
-            if done.done():  # cancelled
-                continue
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-
-def _commit_all(taken: _Waiting) -> list[_Ended]:
-    ended: list[_Ended] = []
-    for commit, waiting in taken.items():
-        error = None
-        try:
-            commit()
-        except BaseException as exc:  # for the callers that wait for it
-            error = exc
-        ended += [(done, error) for done in waiting]
-    return ended
-
-
-class SharedRoundTrips:
-    """The commits of logs on a server that coroutines of one event loop wait for.
-
-    Those of one turn of the loop are asked for together, and the loop is notified once for each
-    answer of the server, however many logs it is about. Not thread-safe: for that loop.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = ref(loop)
-        self._waiting: dict[WritableLog, list[asyncio.Future[None]]] = {}
-        self._ended: deque[tuple[list[asyncio.Future[None]], Exception | None]] = deque()
-        self._context = contextvars.copy_context()
-        self._context.run(current_scope.set, NOWHERE)
-
-    async def commit(self, log: WritableLog) -> None:
-        """Have what the log has now committed."""
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(self._hand_out, context=self._context)
-        self._waiting.setdefault(log, []).append(done)
-        await done
-
-    def _hand_out(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        groups: dict[CommitGroup, list[WritableLog]] = {}
-        for log in waiting:
-            assert log.group is not None
-            groups.setdefault(log.group, []).append(log)
-
-        def done(log: WritableLog, error: Exception | None) -> None:
-            is_first = not self._ended
-            self._ended.append((waiting[log], error))
-            loop = self._loop()
-            if is_first and loop is not None:
-                with suppress(RuntimeError):  # the loop is closed: no coroutine waits
-                    loop.call_soon_threadsafe(self._deliver, context=self._context)
-
-        for group, logs in groups.items():
-            group.commit(logs, done)
 
     def _deliver(self) -> None:
         while self._ended:
@@ -151,6 +66,124 @@ class SharedRoundTrips:
                     future.set_result(None)
                 else:
                     future.set_exception(error)
+
+
+class GroupCommit(_Ended):
+    """The commits that coroutines of one event loop wait for. Not thread-safe: for that loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked: dict[_Commit, _Waiting] = {}  # since the last round began
+        self._queue: deque[tuple[_Commit, _Waiting]] = deque()  # first come, first served
+        self._begins_by = 0.0
+        self._rounds = 0  # at work
+        self._threads: set[object] = set()  # at work
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def commit(self, commit: _Commit) -> None:
+        """Have ``commit`` called, in a thread, after now: once for all callers that wait for it."""
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        if not self._asked:
+            self._begins_by = loop.time() + PATIENCE_S
+            loop.call_soon(self._begin_round, loop, context=self._context)
+        self._asked.setdefault(commit, []).append(done)
+        await done
+
+    def _begin_round(self, loop: asyncio.AbstractEventLoop) -> None:
+        if getattr(loop, "_ready", None) and loop.time() < self._begins_by:
+            loop.call_soon(self._begin_round, loop, context=self._context)
+            return
+        asked, self._asked = self._asked, {}
+        self._queue.extend(asked.items())
+        self._hand_out(loop)
+
+    def _hand_out(self, loop: asyncio.AbstractEventLoop) -> None:
+        threads = min(len(self._queue), THREADS - len(self._threads))
+        if threads > 0:
+            self._rounds += 1
+            work = loop.run_in_executor(_committers, self._commit_round, threads)
+            work.add_done_callback(self._round_ended, context=self._context)
+        if self._rounds and self._timer is None:
+            self._timer = loop.call_later(PATIENCE_S, self._look, loop, context=self._context)
+
+    def _commit_round(self, threads: int) -> None:
+        """Commit what waits, in so many threads."""
+        others = [_committers.submit(self._commit_share) for _ in range(threads - 1)]
+        self._commit_share()
+        for other in others:
+            if not other.cancel():
+                other.result()
+
+    def _commit_share(self) -> None:
+        thread = object()
+        self._threads.add(thread)
+        for _ in range(SHARE_MAX):
+            try:
+                commit, futures = self._queue.popleft()
+            except IndexError:
+                break
+            error = None
+            try:
+                commit()
+            except BaseException as exc:  # for the coroutines that wait for it
+                error = exc
+            self._ended.append((futures, error))
+        self._threads.discard(thread)
+
+    def _round_ended(self, work: asyncio.Future[None]) -> None:
+        self._rounds -= 1
+        if not self._rounds and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._hand_out(work.get_loop())
+        self._deliver()
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Deliver what has ended in a round that takes its time."""
+        self._timer = None
+        self._hand_out(loop)
+        self._deliver()
+
+
+class SharedRoundTrips(_Ended):
+    """The commits of logs on a server that coroutines of one event loop wait for.
+
+    Those of one turn of the loop are asked for together, and the loop is notified once for each
+    answer of the server, however many logs it is about. Not thread-safe: for that loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = ref(loop)
+        self._asked: dict[WritableLog, _Waiting] = {}
+
+    async def commit(self, log: WritableLog) -> None:
+        """Have what the log has now committed."""
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        if not self._asked:
+            loop.call_soon(self._hand_out, context=self._context)
+        self._asked.setdefault(log, []).append(done)
+        await done
+
+    def _hand_out(self) -> None:
+        asked, self._asked = self._asked, {}
+        groups: dict[CommitGroup, list[WritableLog]] = {}
+        for log in asked:
+            assert log.group is not None
+            groups.setdefault(log.group, []).append(log)
+
+        def done(log: WritableLog, error: Exception | None) -> None:
+            is_first = not self._ended
+            self._ended.append((asked[log], error))
+            loop = self._loop()
+            if is_first and loop is not None:
+                with suppress(RuntimeError):  # the loop is closed: no coroutine waits
+                    loop.call_soon_threadsafe(self._deliver, context=self._context)
+
+        for group, logs in groups.items():
+            group.commit(logs, done)
 
 
 _round_trips: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedRoundTrips] = WeakKeyDictionary()
@@ -170,7 +203,11 @@ _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, GroupCommit] = WeakKeyDi
 
 async def commit_together(commit: Callable[[], None]) -> None:
     """Have ``commit`` called in a thread, together with those of other runs in this event loop."""
-    await _of_loops.setdefault(asyncio.get_running_loop(), GroupCommit()).commit(commit)
+    loop = asyncio.get_running_loop()
+    shared = _of_loops.get(loop)
+    if shared is None:
+        shared = _of_loops[loop] = GroupCommit()
+    await shared.commit(commit)
 
 
 async def off_loop(act: Callable[[], Any]) -> Any:

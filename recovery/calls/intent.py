@@ -35,7 +35,9 @@ def record_intent(
     """Record that a new call is about to be made."""
     event, asking = intent_of(run, key, made)
     admit(run, "call", key.tool)
-    return call_view(run, run.record(event), event, made.shown, (1, time.time_ns())), asking
+    # A side effect begins after a commit, which writes the intent too.
+    lsn = run.record(event, hold=not made.spec.repeatable)
+    return call_view(run, lsn, event, made.shown, (1, time.time_ns())), asking
 
 
 def intent_of(

@@ -143,7 +143,7 @@ class Execution(ExecutionBase):
             self.scope.path = step_scope(self.step)
             if not self.replay.take_step(self.step):
                 admit(self, "step")
-                self.record(StepStarted(self.step))
+                self.record(StepStarted(self.step), hold=True)
             return self.step
 
     def _leave_scope(self) -> None:

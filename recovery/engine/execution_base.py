@@ -329,21 +329,21 @@ class ExecutionBase(ABC):
             return 0
         return self.record(event)
 
-    def record(self, event: Event) -> int:
-        """Record an event; its LSN."""
+    def record(self, event: Event, hold: bool = False) -> int:
+        """Record an event; its LSN. ``hold``: see ``EventLog.append``."""
         if self._pending and self.replay.exhausted:
             self._write_pending()
-        return self._write(event, self._is_prologue(event))
+        return self._write(event, self._is_prologue(event), hold)
 
     def _write_pending(self) -> None:
         pending, self._pending = self._pending, []
         for event, is_prologue in pending:
             self._write(event, is_prologue)
 
-    def _write(self, event: Event, is_prologue: bool) -> int:
+    def _write(self, event: Event, is_prologue: bool, hold: bool = False) -> int:
         if self.pruning.step:
             self.write_or_stop(self.pruning.check, event)
-        lsn = self.write_or_stop(record, self.log, self._history, event)
+        lsn = self.write_or_stop(record, self.log, self._history, event, hold)
         if is_prologue:
             self._prologue[lsn] = None
         self.log.commit_behind()

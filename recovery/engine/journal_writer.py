@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from recovery.history.load import History
 
 
-def record(log: WritableLog, history: History, event: Event) -> int:
-    """Append an event, count it, and call the listener; returns its LSN."""
+def record(log: WritableLog, history: History, event: Event, hold: bool = False) -> int:
+    """Append an event, count it, and call the listener; returns its LSN.
+
+    ``hold``: as of ``EventLog.append``, for an event that the next one makes known as well.
+    """
     event = history.subjects.of_event(event)
     kind, body = encode(event)
     try:
-        lsn = log.append(kind, body)
+        lsn = log.append(kind, body, hold=hold)
     except RefusedValueError as exc:  # too large
         raise RefusedValueError(kind, exc.reason) from None
     history.size += len(body)

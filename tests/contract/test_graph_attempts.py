@@ -162,10 +162,10 @@ def test_a_death_before_it_stands_still_does_not_try_again(tmp_path: Any) -> Non
 
     emit = ExecutionBase.record
 
-    def dies(self: Any, event: Any) -> int:
+    def dies(self: Any, event: Any, **options: Any) -> int:
         if isinstance(event, RunParked):
             raise DiedError
-        return int(emit(self, event))
+        return int(emit(self, event, **options))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ExecutionBase, "record", dies)

@@ -90,8 +90,8 @@ class Patience:
 class SyncCommitter:
     """Commits behind, at once: what a thread would do a little later, at a time that repeats."""
 
-    def request(self, log: EventLog) -> None:
-        log.commit_now()
+    def request(self, log: EventLog, lsn: int) -> None:
+        log.commit_now(lsn)
 
 
 class LogMachine(RuleBasedStateMachine):

@@ -55,8 +55,8 @@ class Life:
         os.environ["HIVE_HOME"] = str(home)
         append = EventLog.append
 
-        def counted(*args: Any) -> int:
-            lsn = append(*args)
+        def counted(*args: Any, **options: Any) -> int:
+            lsn = append(*args, **options)
             self.records += 1
             self.dies("r", self.records)
             return lsn

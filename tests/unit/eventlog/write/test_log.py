@@ -296,7 +296,7 @@ def test_a_failure_behind_reaches_the_next_call_once_told_close_is_quiet() -> No
     log = EventLog.open("log", files=disk)
     log.append("event", 1)
     disk.fail_at("sync", 0, 5)
-    log.commit_now()
+    log.commit_now(1)
     with pytest.raises(WriterFailedError, match="Everything up to LSN 0 is safe"):
         log.append("event", 2)
     log.close()
@@ -309,7 +309,7 @@ def test_a_failure_that_the_caller_saw_is_not_raised_again_by_close() -> None:
     disk.fail_at("write", 0, errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
         log.append("a", 2)
-    log.commit_now()  # behind: it finds the writer failed, which is known
+    log.commit_now(1)  # behind: it finds the writer failed, which is known
     log.close()
 
 
@@ -318,7 +318,7 @@ def test_a_failure_behind_that_nobody_saw_is_raised_by_close() -> None:
     log = EventLog.open("log", files=disk)
     log.append("event", 1)
     disk.fail_at("sync", 0, 5)
-    log.commit_now()
+    log.commit_now(1)
     with pytest.raises(WriterFailedError):
         log.close()
     log.close()
@@ -333,11 +333,11 @@ def test_many_logs_are_committed_several_at_once() -> None:
         def __init__(self, number: int) -> None:
             self.number = number
 
-        def commit_now(self) -> None:
+        def commit_now(self, lsn: int) -> None:
             meeting.wait(30)  # until four are at it
             done.append(self.number)
 
-    logs: set[Committable] = {Log(number) for number in range(32)}
+    logs: dict[Committable, int] = {Log(number): 0 for number in range(32)}
     commit_all(logs)
     assert sorted(done) == list(range(32)) and not logs
 
@@ -348,15 +348,69 @@ def test_logs_are_committed_though_there_can_be_no_more_threads(
     done = []
 
     class Log:
-        def commit_now(self) -> None:
+        def commit_now(self, lsn: int) -> None:
             done.append(self)
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    commit_all({Log() for _ in range(32)})
+    commit_all({Log(): 0 for _ in range(32)})
     assert len(done) == 32
+
+
+@pytest.mark.parametrize("durability", ["power", "process"])
+@pytest.mark.parametrize("then", ["append", "commit", "behind", "read", "close"])
+def test_a_held_record_is_written_with_what_comes_next(durability: Any, then: str) -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", durability, files=disk)
+    log.append("a", 1)
+    content = disk.directories["log"]["00000001.seg"].content
+    before, written = bytes(content), len(disk.calls)
+    assert log.append("held", 2, hold=True) == 2 and log.append("held", 3, hold=True) == 3
+    assert (bytes(content), len(disk.calls), log.last_lsn) == (before, written, 3)
+    if then == "append":
+        assert log.append("b", 4) == 4
+        assert len(disk.calls) == written + 1  # one write for all three
+    elif then == "commit":
+        log.commit()
+        assert log.durable_lsn == (3 if durability == "power" else 0)
+    elif then == "behind":
+        log.commit_now(3)  # as a thread does after commit_behind
+    elif then == "read":
+        assert [record.lsn for record in log.records()] == [1, 2, 3]
+    else:
+        log.close()
+    with EventLog.read("log", files=disk) as reader:
+        assert [record.lsn for record in reader.records()] == [1, 2, 3, 4][: log.last_lsn]
+    log.close()
+
+
+def test_a_held_record_that_cannot_be_written_fails_the_log() -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    log.append("a", 1)
+    log.append("held", 2, hold=True)
+    disk.fail_at("write", 0, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        log.commit()
+    with pytest.raises(WriterFailedError):
+        log.append("b", 3)
+    log.close()
+
+
+def test_commit_behind_writes_a_held_record_soon(tmp_path: Path) -> None:
+    """Without a later record too, and where nothing is flushed."""
+    with EventLog.open(tmp_path / "log", "process") as log:
+        log.append("held", 1, hold=True)
+        log.commit_behind()
+        deadline = time.monotonic() + 30
+        while True:
+            with EventLog.read(tmp_path / "log") as reader:
+                if [record.lsn for record in reader.records()] == [1]:
+                    break
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
 
 
 def test_what_was_flushed_meanwhile_is_not_flushed_behind() -> None:
@@ -365,10 +419,12 @@ def test_what_was_flushed_meanwhile_is_not_flushed_behind() -> None:
         log.append("event", 1)
         log.commit()
         calls, reads = len(disk.calls), disk.reads
-        log.commit_now()
+        log.commit_now(1)
         assert len(disk.calls) == calls and disk.reads == reads
         log.append("event", 2)
-        log.commit_now()
+        log.commit_now(1)  # which is flushed: record 2 has come later, and has its time yet
+        assert log.durable_lsn == 1
+        log.commit_now(2)
         assert log.durable_lsn == 2
 
 
@@ -379,12 +435,12 @@ def test_the_committer_keeps_no_log_alive() -> None:
     class Log:
         done = threading.Event()
 
-        def commit_now(self) -> None:
+        def commit_now(self, lsn: int) -> None:
             self.done.set()
 
     committer = Committer()
     log = Log()
-    committer.request(log)
+    committer.request(log, 1)
     assert log.done.wait(10)
     gone = weakref.ref(log)
     del log
@@ -401,18 +457,18 @@ def test_the_committer_outlives_what_ends_its_thread() -> None:
         def __init__(self, error: type[BaseException] | None) -> None:
             self.error, self.done = error, threading.Event()
 
-        def commit_now(self) -> None:
+        def commit_now(self, lsn: int) -> None:
             self.done.set()
             if self.error is not None:
                 raise self.error
 
     committer = Committer()
     fatal, other = Log(SystemExit), Log(None)
-    committer.request(fatal)
+    committer.request(fatal, 1)
     assert fatal.done.wait(10)
     deadline = time.monotonic() + 10
     while not other.done.wait(0.05) and time.monotonic() < deadline:
-        committer.request(other)  # as each record does that comes
+        committer.request(other, 1)  # as each record does that comes
     assert other.done.is_set()
 
 

@@ -304,10 +304,10 @@ class Asking:
 
     def __init__(self, committer: Committer) -> None:
         self._done = threading.Event()
-        committer.request(self)
+        committer.request(self, 1)
         self.served = self._done.wait(10)
 
-    def commit_now(self) -> None:
+    def commit_now(self, lsn: int) -> None:
         self._done.set()
 
 

@@ -112,7 +112,9 @@ class Mortal:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints come soon, and nothing is flushed behind the loop's back."""
-    monkeypatch.setattr(eventlog.write.log, "committer", SimpleNamespace(request=lambda log: None))
+    monkeypatch.setattr(
+        eventlog.write.log, "committer", SimpleNamespace(request=lambda log, lsn: None)
+    )
     monkeypatch.setattr(journal_execution, "CHECKPOINT_SIZE", 1500)
 
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from eventlog import EventLog
 from eventlog.files.posix import OSFile
+from eventlog.write.segment_writer import SegmentWriter
 from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, tool
+from recovery.agent import shared_commits
 from recovery.agent.executions import AsyncExecution
 from recovery.agent.run import execution_of
-from recovery.agent.shared_commits import SHARE_MAX, THREADS, GroupCommit, commit_together, off_loop
+from recovery.agent.shared_commits import SHARE_MAX, THREADS, commit_together, off_loop
 from recovery.declare.scope import NOWHERE, current_scope
 from recovery.engine import task_state
 from recovery.engine.task_state import context_of
@@ -26,12 +30,14 @@ class Disk:
     """Commits that are counted, and wait until they may go on."""
 
     def __init__(self) -> None:
+        self.begun: list[str] = []
         self.made: list[str] = []
         self.may_go_on = threading.Semaphore(0)
         self._commits: dict[str, Callable[[], None]] = {}
 
     def commit(self, name: str) -> Callable[[], None]:
         def commit() -> None:
+            self.begun.append(name)
             self.may_go_on.acquire()
             self.made.append(name)
             if name.startswith("broken"):
@@ -67,8 +73,8 @@ def test_who_comes_when_a_commit_has_begun_waits_for_the_next_one():
 
     async def main() -> None:
         first = asyncio.ensure_future(commit_together(disk.commit("a")))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)  # now it has been handed out
+        while not disk.begun:  # noqa: ASYNC110 - in another thread
+            await asyncio.sleep(0)
         second = asyncio.ensure_future(commit_together(disk.commit("a")))
         disk.may_go_on.release()
         await first
@@ -142,19 +148,64 @@ def test_who_is_cancelled_leaves_the_commit_to_the_others():
     assert disk.made == ["a"]
 
 
-def test_a_share_is_bounded_and_so_are_the_threads():
-    disk, together = Disk(), GroupCommit()
+def test_the_threads_of_a_loop_are_bounded_and_leave_some_to_other_loops():
+    disk, names = Disk(), [str(number) for number in range(3 * THREADS * SHARE_MAX)]
+
+    async def busy() -> None:
+        await asyncio.gather(*(commit_together(disk.commit(name)) for name in names))
+
+    async def other() -> None:
+        await commit_together(disk.commit("other"))
+
+    with ThreadPoolExecutor(2) as loops:
+        all_made = loops.submit(asyncio.run, busy())
+        while len(disk.begun) < THREADS:
+            time.sleep(0.001)
+        other_made = loops.submit(asyncio.run, other())
+        while "other" not in disk.begun:  # it has a thread of its own
+            time.sleep(0.001)
+        assert len(disk.begun) == THREADS + 1
+        disk.may_go_on.release(len(names) + 1)
+        other_made.result(30)
+        all_made.result(30)
+    assert sorted(disk.made) == sorted([*names, "other"])
+
+
+def test_a_flush_that_takes_its_time_keeps_nobody_else_waiting():
+    stuck, disk = Disk(), Disk()
+    disk.may_go_on.release(100)
 
     async def main() -> None:
-        waiting = [asyncio.ensure_future(together.commit(disk.commit(str(n)))) for n in range(100)]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert len(together._waiting) == 100 - THREADS * SHARE_MAX
-        disk.may_go_on.release(100)
-        await asyncio.gather(*waiting)
+        last = asyncio.ensure_future(commit_together(stuck.commit("stuck")))
+        for turn in range(3):
+            await asyncio.gather(*(commit_together(disk.commit(f"{turn} {n}")) for n in range(9)))
+        assert stuck.begun and not last.done()
+        stuck.may_go_on.release()
+        await last
 
     asyncio.run(main())
-    assert len(disk.made) == 100
+    assert len(disk.made) == 27
+
+
+def test_commits_wait_for_others_until_the_loop_is_idle_and_not_for_ever(monkeypatch):
+    disk = Disk()
+    disk.may_go_on.release(3)
+    monkeypatch.setattr(shared_commits, "PATIENCE_S", 600)
+
+    async def main() -> None:
+        first = asyncio.ensure_future(commit_together(disk.commit("a")))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        second = asyncio.ensure_future(commit_together(disk.commit("a")))
+        await asyncio.gather(first, second)
+        assert disk.made == ["a"]
+        monkeypatch.setattr(shared_commits, "PATIENCE_S", 0.01)
+        busy = asyncio.ensure_future(commit_together(disk.commit("b")))
+        while not busy.done():  # noqa: ASYNC110 - the loop has something to do in each turn
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert disk.made == ["a", "b"]
 
 
 # -- in runs
@@ -310,7 +361,7 @@ def test_a_step_waits_for_one_flush_if_it_has_a_side_effect(
     flushes: list[int] = []
     sync = OSFile.sync
     monkeypatch.setattr(
-        "eventlog.write.log.committer.request", lambda log: None
+        "eventlog.write.log.committer.request", lambda log, lsn: None
     )  # behind the agent
 
     def counted(file: OSFile) -> None:
@@ -318,6 +369,14 @@ def test_a_step_waits_for_one_flush_if_it_has_a_side_effect(
         sync(file)
 
     monkeypatch.setattr(OSFile, "sync", counted)
+    writes: list[int] = []
+    write = SegmentWriter.write
+
+    def written(writer: SegmentWriter, frame: bytes, lsn: int) -> None:
+        writes.append(lsn)
+        write(writer, frame, lsn)
+
+    monkeypatch.setattr(SegmentWriter, "write", written)
     per_step: list[int] = []
 
     async def agent(run: Run) -> None:
@@ -336,9 +395,14 @@ def test_a_step_waits_for_one_flush_if_it_has_a_side_effect(
             if step == 10:
                 return
 
-    of = RecoverableAgent(plain_agent if plain else agent, CheckpointStore(tmp_path))
+    of = RecoverableAgent(
+        plain_agent if plain else agent, CheckpointStore(tmp_path), checkpoint_every_n=None
+    )
     of.run_with_recovery_sync("t", "r")
     assert per_step == [waited_for] * 10
+    # The run's beginning; of each step its start with the intent, the outcome and the message; the
+    # run's end.
+    assert len(writes) == 1 + 10 * 3 + 1
 
 
 def test_what_threads_tell_the_loop_is_for_no_run_and_what_they_do_is_in_no_scope():

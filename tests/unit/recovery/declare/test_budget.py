@@ -44,8 +44,8 @@ def _fresh(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
 class SyncCommitter:
     """Commits behind, at once: what a thread would do a little later, at a time that repeats."""
 
-    def request(self, log: EventLog) -> None:
-        log.commit_now()
+    def request(self, log: EventLog, lsn: int) -> None:
+        log.commit_now(lsn)
 
 
 @tool(after_crash="retry")

@@ -39,7 +39,9 @@ class Died(BaseException):
 
 @pytest.fixture(autouse=True)
 def _no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eventlog.write.log, "committer", SimpleNamespace(request=lambda log: None))
+    monkeypatch.setattr(
+        eventlog.write.log, "committer", SimpleNamespace(request=lambda log, lsn: None)
+    )
     monkeypatch.setattr(recovery.history.retention, "_cutters", AtOnce())
 
 
