@@ -23,8 +23,9 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from recovery.declare.scope import Scope, current_scope
+from recovery.declare.scope import Scope
 from recovery.engine.driver_effects import WaitForTurn
+from recovery.engine.ready_runs import ready_runs_of
 from recovery.engine.task_state import (
     Blocking,
     is_asleep,
@@ -86,6 +87,7 @@ class ReplayOrder:
     def __init__(self, run: Execution, calls: Collection[CodeType], at_home: bool) -> None:
         self._run, self._calls, self._at_home = run, calls, at_home
         self._loop = asyncio.get_running_loop()
+        self._ready_runs = ready_runs_of(self._loop)
         self._in_order: list[_Waiter] = []  # waiting for an outcome, by its LSN
         self._new: list[_Waiter] = []  # waiting with a new call
         self._timer: asyncio.Handle | None = None
@@ -130,23 +132,16 @@ class ReplayOrder:
     def at_rest(self) -> bool:
         """Whether nothing is ready to run in this loop but the caller, and other runs; False if
         that is unknown."""
-        ready = getattr(self._loop, "_ready", None)
-        # Copied, because other threads add to it.
-        return ready is not None and not any(map(self._may_be_ours, tuple(ready)))
+        ready = self._ready_runs
+        return ready.is_known and not ready.may_have(self._run, self._loop)
 
     def _rests(self) -> bool:
         """The same, once a turn, for all loops: uvloop does not show which tasks are ready."""
-        if hasattr(self._loop, "_ready"):
+        if self._ready_runs.is_known:
             return self.at_rest()
         ready = any(is_ready(task) for task, _ in tasks_of(self._run, self._loop))
         self._quiet = 0 if ready else self._quiet + 1
         return self._quiet >= QUIET_TURNS
-
-    def _may_be_ours(self, handle: Any) -> bool:
-        # Callbacks of a run have its context. One without a context may be of any run.
-        context = getattr(handle, "_context", None)
-        scope = None if context is None else context.get(current_scope)
-        return scope is None or scope.run is self._run
 
     def _tick_soon(self) -> None:
         if self._timer is not None:

@@ -77,7 +77,7 @@ class GroupCommit(_Ended):
         self._queue: deque[tuple[_Commit, _Waiting]] = deque()  # first come, first served
         self._begins_by = 0.0
         self._rounds = 0  # at work
-        self._threads: set[object] = set()  # at work
+        self._shares: set[object] = set()  # of threads at work
         self._timer: asyncio.TimerHandle | None = None
 
     async def commit(self, commit: _Commit) -> None:
@@ -99,25 +99,32 @@ class GroupCommit(_Ended):
         self._hand_out(loop)
 
     def _hand_out(self, loop: asyncio.AbstractEventLoop) -> None:
-        threads = min(len(self._queue), THREADS - len(self._threads))
-        if threads > 0:
+        count = min(len(self._queue), THREADS - len(self._shares))
+        if count > 0:
+            shares = [object() for _ in range(count)]
+            self._shares.update(shares)
             self._rounds += 1
-            work = loop.run_in_executor(_committers, self._commit_round, threads)
+            work = loop.run_in_executor(_committers, self._commit_round, shares)
             work.add_done_callback(self._round_ended, context=self._context)
         if self._rounds and self._timer is None:
             self._timer = loop.call_later(PATIENCE_S, self._look, loop, context=self._context)
 
-    def _commit_round(self, threads: int) -> None:
+    def _commit_round(self, shares: list[object]) -> None:
         """Commit what waits, in so many threads."""
-        others = [_committers.submit(self._commit_share) for _ in range(threads - 1)]
-        self._commit_share()
-        for other in others:
-            if not other.cancel():
+        others = []
+        for share in shares[1:]:
+            try:
+                others.append((share, _committers.submit(self._commit_share, share)))
+            except RuntimeError:  # no more threads can be started: use the existing ones
+                self._shares.discard(share)
+        self._commit_share(shares[0])
+        for share, other in others:
+            if other.cancel():
+                self._shares.discard(share)
+            else:
                 other.result()
 
-    def _commit_share(self) -> None:
-        thread = object()
-        self._threads.add(thread)
+    def _commit_share(self, share: object) -> None:
         for _ in range(SHARE_MAX):
             try:
                 commit, futures = self._queue.popleft()
@@ -129,7 +136,7 @@ class GroupCommit(_Ended):
             except BaseException as exc:  # for the coroutines that wait for it
                 error = exc
             self._ended.append((futures, error))
-        self._threads.discard(thread)
+        self._shares.discard(share)
 
     def _round_ended(self, work: asyncio.Future[None]) -> None:
         self._rounds -= 1

@@ -61,7 +61,7 @@ class Life:
             self.dies("r", self.records)
             return lsn
 
-        EventLog.append = counted  # type: ignore[method-assign,assignment]
+        EventLog.append = counted  # type: ignore[method-assign]
         self.names: dict[str, Any] = {"__name__": "page"}
         found = blocks(PAGE)
         imports = found[BLOCKS[version][0]] + found[0] if version in BLOCKS else PULL_REQUEST
