@@ -117,9 +117,8 @@ class LogMachine(RuleBasedStateMachine):
         self.patience = Patience()
         self.key: Encryption | None = None  # of whoever opens or reads the log from now on
         self.patches = ExitStack()
-        self.patches.enter_context(
-            mock.patch("eventlog.read.reader.time.sleep", self.patience.sleep)
-        )
+        # Of the reader only: other threads sleep as ever.
+        self.patches.enter_context(mock.patch("eventlog.read.reader.time", self.patience))
         self.patches.enter_context(mock.patch.object(log_module, "committer", SyncCommitter()))
         self.patches.enter_context(encrypted(lambda: self.key))
 
