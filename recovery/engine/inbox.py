@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eventlog import Damage, Packed, ReadableLog, Record
+from recovery.declare.scope import runs_at_work
 from recovery.errors import DamagedRunError, RunCancelledError
 from recovery.inspect.inbox_check import inbox_damage, lost_inbox, lost_log
 from recovery.journal.events import RunCancelled
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("recovery")
 
-LOOK_S = 0.2  # how often an agent that makes one call after the other reads its messages
+# How often an agent that makes one call after the other reads its messages. It is less often the
+# more runs there are, so that a thousand runs do not look at each step.
+LOOK_S, LOOK_PER_RUN_S = 0.2, 0.001
 
 
 class Inbox:
@@ -48,10 +51,10 @@ class Inbox:
         self._cancelled: Message | None = None
 
     def look(self, *, at_once: bool = False) -> None:
-        """Read new messages, at most every LOOK_S unless ``at_once``. A cancelled run ends here."""
+        """Read new messages, now and then or ``at_once``. A cancelled run ends here."""
         now = time.monotonic()
         if now >= self._next_look or at_once:
-            self._next_look = now + LOOK_S
+            self._next_look = now + LOOK_S + LOOK_PER_RUN_S * len(runs_at_work)
             self._run.write_or_stop(self._read)
             if self.above is not None:
                 self.above()
