@@ -53,7 +53,8 @@ class OpenMemoryFile:
         return is_ours
 
     def unlock(self, slot: int) -> None:
-        if self._inode.locks.get(slot) is self:
+        with contextlib.suppress(KeyError):  # not locked by this opening
+            self._slots.remove(slot)
             del self._inode.locks[slot]
 
     def held(self, slots: int, first: int = 0) -> bool:
