@@ -29,7 +29,7 @@ from tests.support.paths import ROOT
 ENVIRONMENTS: dict[str, tuple[list[str], list[str], list[str]]] = {
     "providers": (
         ["openai", "anthropic", "mcp"],
-        [],
+        ["httpx", "httpx2"],  # SDKs send by one of them, and tests by both
         [
             "unit/integrations/test_providers.py",
             "unit/integrations/test_mcp.py",
