@@ -159,13 +159,16 @@ def langgraph_failures(python: Path, tests: list[str], strict: str, saver: str) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.versions")
-    parser.add_argument("names", nargs="*", choices=[*ENVIRONMENTS, LANGGRAPH_OWN, []])
+    every = [*ENVIRONMENTS, LANGGRAPH_OWN]
+    parser.add_argument("names", nargs="*", default=every, help=", ".join(every))
     parser.add_argument("--age", choices=AGES)
     parser.add_argument("--times", type=int, default=1)
     given = parser.parse_args()
+    if unknown := {*given.names} - {*every}:
+        parser.error(f"there is no {', '.join(unknown)}: {', '.join(every)}")
     failed = [
         f"{name} ({age})"
-        for name in given.names or [*ENVIRONMENTS, LANGGRAPH_OWN]
+        for name in given.names
         for age in ([given.age] if given.age else AGES)
         if not (langgraph_passes(age, given.times) if name == LANGGRAPH_OWN else passes(name, age))
     ]
