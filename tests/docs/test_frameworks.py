@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from recovery import RecoverableAgent
 from tests.support.pages import blocks, page_text, run_page
 
 
@@ -33,8 +34,8 @@ def test_claudes_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def of_agent_framework(names: dict[str, Any]) -> list[Any]:
     """The agents of its page that its programs do not run."""
-    asks = names["RecoverableAgent"](names["asks"], "runs")
-    return [names["both"], asks, names["recoverable"](names["careful"], "runs")]
+    asks: RecoverableAgent[Any] = RecoverableAgent(names["asks"], "runs")
+    return [asks, names["recoverable"](names["careful"], "runs")]
 
 
 def of_google_adk(names: dict[str, Any]) -> list[Any]:
