@@ -44,7 +44,9 @@ def begin(
         check_not_begun(store.backend, session.run_id, log)
         parent = session.parent.packable() if session.parent is not None else None
         is_guarded = log.is_encrypted or store.approvers is not None
-        uid, rules = _new_uid(session.run_id, log, is_guarded), Rules(CURRENT)
+        submission = session.submission
+        uid = submission.uid if submission is not None else ""
+        uid, rules = uid or _new_uid(session.run_id, log, is_guarded), Rules(CURRENT)
         subject = Subjects(session.subject) if session.subject else None
         history.started = RunStarted(
             session.run_id,
@@ -55,7 +57,7 @@ def begin(
             code=code,
             signed=kinds_signed(store.approvers),
             agent=agent_name(agent_fn) if agent_fn is not None else None,
-            queued=session.submission.queued if session.submission is not None else None,
+            queued=submission.queued if submission is not None else None,
             fence=session.fence,
             subject=subject,
             agent_object=session.agent_object,

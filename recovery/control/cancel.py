@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from eventlog import LogLockedError, WritableLog
 from recovery.control.relatives import is_child
-from recovery.control.send import post, uid_of
+from recovery.control.send import post, recipient_of
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, claim
 from recovery.history.load_shallow import load_shallow, shallow_events
 from recovery.journal.encoding import encode
-from recovery.journal.events import RunCancelled
+from recovery.journal.events import RunCancelled, RunStarted
 from recovery.journal.inbox_messages import CANCEL, UID
 from recovery.replay.children import children_of
 
@@ -24,11 +24,12 @@ def cancel(
     store: Store, run_id: str, *, who: str = "", why: str = "", sign: Sign | None = None
 ) -> None:
     """See RunHandle.cancel."""
-    body = {"who": who, "why": why, UID: uid_of(store, run_id, "cancel", (CANCEL, sign))}
-    _end(store, run_id, body, sign)
+    started = recipient_of(store, run_id, "cancel", (CANCEL, sign))
+    _end(store, started, {"who": who, "why": why, UID: started.uid}, sign)
 
 
-def _end(store: Store, run_id: str, body: dict[str, Any], sign: Sign | None) -> None:
+def _end(store: Store, started: RunStarted, body: dict[str, Any], sign: Sign | None) -> None:
+    run_id = started.run_id
     asked = post(store, run_id, CANCEL, body, (sign, None))
     try:
         log = claim(store, run_id)
@@ -38,6 +39,8 @@ def _end(store: Store, run_id: str, body: dict[str, Any], sign: Sign | None) -> 
         history = load_shallow(log, run_id, approvers_of(store))
         history.check()
         if history.ended is None:
+            if history.started is None:  # submitted, and not begun
+                log.append(*encode(started))
             in_doubt = [call.lsn for call in history.replay.in_doubt()]
             log.append(*encode(RunCancelled(body["who"], body["why"], in_doubt, asked)))
             log.commit()
@@ -52,5 +55,5 @@ def cancel_children(store: Store, log: WritableLog, run_id: str, who: str) -> No
             with suppress(RecoveryError):  # it has ended, or never begun
                 # A decision about the parent is also about its children.
                 why = f"run {run_id}, which had started it, ended"
-                body = {"who": who, "why": why, UID: uid_of(store, child.run_id, "cancel")}
-                _end(store, child.run_id, body, None)
+                its = recipient_of(store, child.run_id, "cancel")
+                _end(store, its, {"who": who, "why": why, UID: its.uid}, None)

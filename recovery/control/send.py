@@ -12,12 +12,13 @@ from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
 from recovery.history.first_record import started_of
 from recovery.history.load import ended_by, load
 from recovery.history.load_shallow import load_shallow, shallow_events
-from recovery.history.signed_resolutions import check_signed, signature_of
+from recovery.history.signed_resolutions import check_signed, kinds_signed, signature_of
 from recovery.history.subject_values import keys_in, sealed
 from recovery.journal.call import Call
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallDecided, RunStarted
 from recovery.journal.inbox_messages import CONTENT, DECISION, SIGNAL, SIGNATURE, UID, Kind, Message
+from recovery.journal.submission import submission_of
 from recovery.option_checks import check_names
 from recovery.replay.call_view import recorded_call_view
 from recovery.replay.recorded_call import RecordedCall
@@ -51,23 +52,21 @@ def signal(
     post(store, run_id, SIGNAL, body, (sender.get("sign"), packed), sender.get("key", ""))
 
 
-def uid_of(
-    store: Store, run_id: str, what: str, signed: tuple[Kind, Sign | None] | None = None
-) -> str:
-    """The uid by which a message names the run; raises as ``recipient_of``."""
-    return recipient_of(store, run_id, what, signed).uid
-
-
 def recipient_of(
     store: Store, run_id: str, what: str, signed: tuple[Kind, Sign | None] | None = None
 ) -> RunStarted:
-    """The first record of the run; RecoveryError when no process will ever read a message to it, or
-    it would not count: a message of this kind, so ``signed``."""
+    """The first record of the run, or of one that is only submitted the record that it will have.
+
+    RecoveryError when no process will ever read a message to it, or it would not count: a message
+    of this kind, so ``signed``.
+    """
     with reader_of(store, run_id, f": {what} was not sent") as reader:
         # A run that has ended takes no checkpoint, so all decisions are after the last one.
         start = reader.tail().snapshot or 1
         ended = ended_by(shallow_events(reader.records(start, on_damage=lambda damage: None), []))
         started = started_of(reader, decode_shallow)
+        if started is None and (submission := submission_of(reader, run_id)) and submission.uid:
+            started = submission.first_record(kinds_signed(approvers_of(store)))
     if ended is not None:
         state = ended.kind.removeprefix("run_")
         raise RecoveryError(f"run {run_id!r} has ended ({state}): {what} was not sent")

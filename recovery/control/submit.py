@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 from typing import Any
 
 from recovery.history.subject_values import values_of
@@ -48,5 +49,7 @@ def submit(
         task = Sealed(data)
     clock = getattr(backend, "time_ns", time.time_ns)
     not_before_ns = clock() + int(delay_s * 1e9) if delay_s else 0
-    backend.submit(Submission(run_id, task, agent, not_before_ns, priority, limit_key))
+    submission = Submission(run_id, task, agent, not_before_ns, priority, limit_key)
+    # Random, so that no message to an earlier run of this name counts.
+    backend.submit(replace(submission, uid=secrets.token_hex(16)))
     return run_id

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from eventlog import Damage, LogError, LogOwner, Packed, ReadableLog, Record
@@ -16,6 +16,7 @@ from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
 from recovery.history.load import Ended, Entry
 from recovery.history.load_shallow import ShallowHistory, load_shallow
+from recovery.history.signed_resolutions import kinds_signed
 from recovery.history.subject_values import is_personal
 from recovery.inspect.inbox_view import OpenInbox, PendingMessage, unread
 from recovery.inspect.open_call import OpenCall, open_calls, packed_value
@@ -316,7 +317,7 @@ def _status_of(
     failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
     last_event, may_be_kept = _last_event_text(reader, run_id, read)
-    unread, inbox_damage = _unread(inbox, read.run, approvers) if inbox is not None else ((), "")
+    unread, inbox_damage = _unread(inbox, read, approvers) if inbox is not None else ((), "")
     status = RunStatus(
         run_id,
         state,
@@ -411,11 +412,14 @@ class _Read:
 
 
 def _unread(
-    inbox: OpenInbox, run: ShallowHistory, approvers: Approvers | None
+    inbox: OpenInbox, read: _Read, approvers: Approvers | None
 ) -> tuple[tuple[PendingMessage, ...], str]:
-    if run.started is None:
+    run = read.run
+    if run.started is None and read.submission is None:
         return (), ""
     try:
+        if run.started is None and read.submission is not None:
+            run = replace(run, started=read.submission.first_record(kinds_signed(approvers)))
         return tuple(unread(inbox, run, approvers)), ""
     except (LogError, RecoveryError, ValueError) as exc:
         return (), str(exc)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from recovery.journal.contract_version import CURRENT, Rules
+from recovery.journal.events import RunStarted
 from recovery.values.pack import pack, pack_map, unpack, unpack_map
-from recovery.values.sealed import KeyIds, key_ids, plain, sealed_data
+from recovery.values.sealed import KeyIds, Subjects, key_ids, plain, sealed_data
 
 if TYPE_CHECKING:
     from eventlog import LogRecords, Packed
@@ -23,7 +25,8 @@ class Submission:
     store's clock; 0: now). ``priority``: a higher one goes first. ``limit_key``: workers bound how
     many runs of one key are executed at once ("": no bound). ``subject``: the ids of the keys of
     the subject that the run belongs to, with its task; none if it belongs to no subject.
-    ``submitted_ns``: when it was submitted, once it is in the store.
+    ``submitted_ns``: when it was submitted, once it is in the store. ``uid``: what the run will
+    have, so that messages can be sent to it before it begins; "" from older libraries.
     """
 
     run_id: str
@@ -34,6 +37,7 @@ class Submission:
     limit_key: str = ""
     subject: KeyIds = ()
     submitted_ns: int = 0
+    uid: str = ""
 
     @property
     def queued(self) -> dict[str, Any] | None:
@@ -48,8 +52,21 @@ class Submission:
 
     def packed(self) -> Packed:
         """The body of the record."""
-        names = ("task", "agent", "not_before_ns", "priority", "limit_key")
+        names = ("task", "agent", "not_before_ns", "priority", "limit_key", "uid")
         return pack_map({name: pack(getattr(self, name), name) for name in names})
+
+    def first_record(self, signed: list[str] | None) -> RunStarted:
+        """The record with which it begins, as far as that is known without the agent."""
+        subject = Subjects(self.subject) if self.subject else None
+        return RunStarted(
+            self.run_id,
+            pack(self.task, "task"),
+            self.uid,
+            rules=Rules(CURRENT),
+            signed=signed,
+            queued=self.queued,
+            subject=subject,
+        )
 
 
 def submission_of(log: LogRecords, run_id: str) -> Submission | None:

@@ -40,7 +40,8 @@ def gc(
     if keep is None and older_than_s is None:
         return []
     known = {one.run_id: _Known.of(one) for one in runs(store)}
-    before = math.inf if older_than_s is None else time.time() - older_than_s
+    clock = getattr(backend, "time_ns", time.time_ns)  # the one that stamps records, if it has one
+    before = math.inf if older_than_s is None else clock() / 1e9 - older_than_s
     gone: dict[str, RemovedRun] = {}
     failed: list[tuple[str, OSError]] = []
     for one in _in_order(_due(known, wanted, keep or 0, before)):

@@ -183,7 +183,10 @@ class Worker:
                     await asyncio.wait_for(self._changed.wait(), self._pause_s())
         finally:
             self._stopping.set()
+            pid, running = os.getpid(), count(len(self._running), "run")
+            _logger.info("worker %d stops: %s to its next safe point", pid, running)
             await self._drain()
+            _logger.info("worker %d has stopped", pid)
 
     # -- the queue
 

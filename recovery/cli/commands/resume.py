@@ -138,7 +138,9 @@ def command(
         if run is None:
             if takeover:
                 raise ValueError("--takeover is about one RUN")
-            runs = agents.store.runs(state=OPEN if due else (*OPEN, *BROKEN), due=due)
+            runs = agents.store.runs(
+                state=("submitted", *OPEN) if due else (*OPEN, *BROKEN), due=due
+            )
             return _resume_all([one for one in runs if match in one.run_id], agents, resume)
         check_there(agents.store, run)
         one = known(agents.store, run)

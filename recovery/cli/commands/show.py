@@ -108,12 +108,14 @@ def resume_command(
     store: CheckpointStore, run: str, where: str | None, key_file: str | None, verb: str = "resume"
 ) -> str:
     """The command that resumes a run, with the agent that its record names."""
-    commands = commands_for(store, run, where, key_file)
+    commands, note = commands_for(store, run, where, key_file), ""
     with suppress(LogError, RecoveryError, ValueError), reader_of(store, run) as reader:
         started = started_of(reader, decode_shallow)
         if started is not None and not started.parent:
             commands.agent = agent_option(started.agent_object, started.agent)
-    return commands.of(verb, f"--agent {commands.agent}")
+        if started is not None and started.queued and verb == "resume":
+            note = "   # or leave it to a worker"
+    return commands.of(verb, f"--agent {commands.agent}") + note
 
 
 def no_agent(verb: str, run: str, store: str | None, key_file: str | None) -> typer.Exit:

@@ -110,6 +110,38 @@ def test_what_was_submitted_begins_with_that_task_only(store: CheckpointStore) -
     assert asyncio.run(agent.run_with_recovery(7, "run"))["result"] == 14
 
 
+def test_what_is_sent_before_a_run_begins_is_there_when_it_does(store: CheckpointStore) -> None:
+    """A web hook may come while no worker is alive; so may a cancellation."""
+
+    async def waits(run: Run) -> Any:
+        return await run.wait_for("paid")
+
+    early, never = (store.submit("waits", None, one, delay_s=0.05) for one in ("early", "never"))
+    early.signal("paid", 5, who="bank", key="hook-1")
+    early.signal("paid", 5, who="bank", key="hook-1")
+    (sent,) = early.status().unread
+    assert (early.status().state, sent.about, sent.refused) == ("submitted", "paid", "")
+    never.cancel(why="a mistake")
+    assert never.status().state == "cancelled"
+    time.sleep(0.05)
+    work(store, {"waits": waits})
+    assert states(store) == {"early": "finished", "never": "cancelled"}
+    assert asyncio.run(early.result()) == 5
+
+
+def test_what_was_sent_to_a_run_that_is_removed_is_not_for_the_next(store: CheckpointStore) -> None:
+    async def waits(run: Run) -> Any:
+        return await run.wait_for("paid", timeout=0)
+
+    store.submit("waits", None, "run").signal("paid", 5)
+    store.run("run").cancel()
+    store.gc(keep=0)
+    store.submit("waits", None, "run")
+    work(store, {"waits": waits})
+    assert "paid" not in str(store.run("run").status().unread)
+    assert store.run("run").status().state in ("failed", "finished")
+
+
 def test_a_removed_run_is_not_begun_again(store: CheckpointStore) -> None:
     store.submit("shop", 1, "run")
     work(store, shop)
