@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
@@ -81,6 +82,8 @@ class _Redacted:
         if tool and self._redaction.hides(tool) and "call" in body:
             self._hidden.add(record.lsn)
         made = {name: self._field(name, value, tool) for name, value in body.items()}
+        if made.get("args") and body.get("after_crash") != "wait":  # not of a sleep or a signal
+            made["args"][0] = unnamed(made["args"][0])
         if record.kind == MessagesChanged.kind:
             made["new"] = self._messages(record)
         elif record.kind == RunStarted.kind:  # digests of secrets could be guessed with it
@@ -137,6 +140,22 @@ class _Redacted:
             shown = self._shown(inner, "")
             return value if shown == inner else msgpack.ExtType(value.code, _pack(shown))
         return value
+
+
+def unnamed(value: Any) -> Any:
+    """Arguments by position, without what no name stands at. The log does not have the names of
+    their parameters, also where the code has named them."""
+    match value:
+        case list():
+            return [unnamed(part) for part in value]
+        case None | dict():
+            return value
+        case msgpack.ExtType():
+            with suppress(ValueError):  # of a value without parts, such as a date
+                match unpack(value.data):
+                    case [str(), dict()]:  # a type with its fields
+                        return value
+    return HIDDEN
 
 
 def _pack(value: Any) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,11 @@ def send(*, email: str, text: str) -> str:
 
 
 @tool
+def remind(email: str, about: Any, who: Customer) -> None:
+    DONE.append(email)
+
+
+@tool
 def refuse(what: str) -> None:
     DONE.append(what)
     raise ValueError(f"no {what}")
@@ -74,6 +80,7 @@ async def agent(run: Any) -> Any:
         typed = await run.call(customer, step)
         for one in found:
             await run.call(send, email=one["email"], text="hello")
+            await run.call(remind, email=SECRET, about=(one["email"], {"city": "Ulm"}), who=typed)
         run.state["email"] = typed.email
         run.messages.append({"role": "tool", "content": await run.call(letter, step)})
         with suppress(ValueError):
@@ -110,7 +117,9 @@ def test_it_is_replayed(exported: Path) -> None:
     ended = replay(exported, agent)
     assert ended.result == {"email": "[redacted]", "visits": 3, "city": "Ulm"}
     assert ended.record_end == ""
-    assert ended.served == 3 * 10
+    assert ended.served == 3 * 13
+    # Of tools whose arguments are not hidden as a whole.
+    assert not re.findall(r"look_up|customer,", "".join(ended.differences))
     assert DONE == []
 
 

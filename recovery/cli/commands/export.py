@@ -15,11 +15,12 @@ from recovery.ops.redacted_export import export_redacted
 from recovery.values.render import Redaction
 
 MORE = """\b
-Values of keys, named parameters and tools of these names are replaced:
+Values of keys, keyword-only parameters and tools of these names are replaced:
 texts by "[redacted]", numbers by 0, lists and maps by empty ones. Errors
 and reasons lose their texts. Checkpoints, and messages to the run, are left
-out. Positional arguments have no names in a record: name their tool. A value
-that the agent has copied to another name stays, so look through the file.
+out. Parameters that a call may give by position have no names in a record: of
+their arguments, only maps and fields of types may stay. A value that the
+agent has copied to another name stays: look through the file.
 
 The file is for recovery.testing.replay, which does not compare its arguments.
 `logdump import` refuses it. `logdump export` writes a run whole.
