@@ -14,7 +14,8 @@ from eventlog.files.lock import LOCK_NAME
 from eventlog.format.durable_mark import DurableMark, encode_mark
 from eventlog.format.frame import HEADER_SIZE
 from eventlog.format.names import MARK_NAME, segment_name, segment_number
-from eventlog.remote.engine import Engine, Head, Loaded, Piece, url_of
+from eventlog.remote.engine import Engine, Head, Loaded, Piece
+from eventlog.remote.log_url import url_of
 
 
 class RemoteFile:

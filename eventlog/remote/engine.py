@@ -104,12 +104,6 @@ class Batch:
     wakes: str = ""
 
 
-def url_of(address: str, name: str) -> str:
-    """The URL of a log in the store at ``address``."""
-    base, mark, query = address.partition("?")
-    return f"{base}/{name}{mark}{query}"
-
-
 HEAD_ALONE = (1 << 30, 0)  # for `load`: no segment is after it
 
 

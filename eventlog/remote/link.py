@@ -25,8 +25,8 @@ from eventlog.remote.engine import (
     Engine,
     Head,
     LostConnectionError,
-    url_of,
 )
+from eventlog.remote.log_url import url_of
 
 DELAY_S = 0.01  # what no caller waits for is sent within this time, with all that comes until then
 IDLE_S = 2.0  # after which a thread without open logs ends

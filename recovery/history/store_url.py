@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from eventlog import ReadableLog
 from eventlog.encryption import Encryption
-from eventlog.remote.engine import url_of
+from eventlog.remote.log_url import url_of
 from recovery.stores.file import FileStore
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ from eventlog.remote.engine import (
     Loaded,
     LostConnectionError,
     Owner,
-    url_of,
 )
 from eventlog.remote.link import Link
 from eventlog.remote.log import RemoteLog, RemoteReader, ServerClock, append_in_turn
+from eventlog.remote.log_url import url_of
 from recovery.errors import RecoveryError
 from recovery.journal.inbox_messages import RUN_LSN
 from recovery.journal.run_label import label_of

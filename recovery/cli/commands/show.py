@@ -8,7 +8,7 @@ from contextlib import suppress
 import typer
 
 from eventlog import LogError
-from eventlog.remote.engine import url_of
+from eventlog.remote.log_url import url_of
 from recovery import CheckpointStore, RecoveryError
 from recovery.agent_code.agent_name import agent_option
 from recovery.cli import history_view

@@ -16,8 +16,9 @@ import psycopg
 from eventlog import LogError, LogOwner
 from eventlog.encryption import Encryption
 from eventlog.errors import UnreachableError
-from eventlog.remote.engine import HEAD_ALONE, Loaded, LostConnectionError, url_of
+from eventlog.remote.engine import HEAD_ALONE, Loaded, LostConnectionError
 from eventlog.remote.log import RemoteReader, ServerClock
+from eventlog.remote.log_url import url_of
 from recovery.errors import RecoveryError
 from recovery.stores.postgres.connections import Connections
 from recovery.stores.postgres.engine import PostgresEngine
