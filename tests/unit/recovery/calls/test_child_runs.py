@@ -45,10 +45,20 @@ from recovery.errors import (
 from recovery.history.load import load
 from recovery.inspect.status import status
 from recovery.journal.encoding import decode, encode
-from recovery.journal.events import ChildStarted, RunCancelled, RunStarted
+from recovery.journal.events import CallAbandoned, ChildStarted, RunCancelled, RunStarted
 from recovery.ops.fork import fork
 from recovery.reports import ChildRun
-from tests.support.lives import Died, Disk, die_in, disk_store, executed, run, run_sync, send
+from tests.support.lives import (
+    Died,
+    Disk,
+    die_in,
+    disk_store,
+    executed,
+    recorded,
+    run,
+    run_sync,
+    send,
+)
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -1024,6 +1034,23 @@ def test_a_child_that_the_agent_no_longer_awaits_ends_for_good() -> None:
     assert ended.who == "run run"
     with pytest.raises(RunCancelledError):
         RecoverableAgent(waits, store).run_with_recovery_sync("a", child.run_id)
+
+
+def test_a_child_is_cancelled_when_the_record_that_it_is_cannot_be_lost_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the parent would await it again after a power loss, and find it cancelled."""
+    disk, kept = SimulatedDisk(), list[bool]()
+    store = disk_store(disk)
+
+    def cancels(*of: Any, **said: Any) -> None:
+        after = recorded(disk_store(disk.after_power_loss(0)), CallAbandoned)
+        kept.append([one.went_on for one in after] == [True])
+        cancel(*of, **said)
+
+    monkeypatch.setattr("recovery.calls.child_runs.cancel", cancels)
+    assert run(gives_up_waiting, store)["result"] == ["too late", "sent found too late"]
+    assert kept and all(kept)
 
 
 def test_a_child_that_a_crash_kept_from_its_end_ends_when_its_parent_is_resumed(
