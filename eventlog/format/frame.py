@@ -16,7 +16,7 @@ Segment header (64 bytes, little endian)      Frame (48 bytes, then the payload,
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from eventlog.light_dataclass import light_dataclass
 
@@ -197,6 +197,15 @@ def payload_of(buf: bytes, frame: Frame, salt: bytes, base: int = 0) -> bytes | 
         return None
     payload = buf[start:end]
     return payload if crc32(payload, _CRC.unpack(salt)[0]) == frame.crc else None
+
+
+def new_salt(random_bytes: Callable[[int], bytes], plain_head: bytes) -> bytes:
+    """A salt that is not in ``plain_head``, the plain head of a segment's first payload."""
+    while True:
+        # No zero bytes, so that runs of zeros are never mistaken for a frame.
+        salt = bytes(byte or 0xA5 for byte in random_bytes(4))
+        if salt not in plain_head:
+            return salt
 
 
 def contains_salt(buf: bytes, salt: bytes) -> bool:

@@ -22,6 +22,7 @@ from eventlog.format.frame import (
     SegmentHeader,
     contains_salt,
     encode_frame,
+    new_salt,
 )
 from eventlog.remote.directory import RemoteDirectory
 from eventlog.remote.engine import Batch, Head, Label, Piece
@@ -135,9 +136,6 @@ class RemoteAppender:
         """Begin a segment whose salt is not in ``plain_head``. It is sent with its first frame."""
         if self._number >= NUMBER_MAX or self.next_lsn > LSN_MAX // 2:
             raise LogError(f"{self._directory.path} is full: no log gets to so many segments")
-        salt = self._new_salt()
-        while salt in plain_head:
-            salt = self._new_salt()
         if self._header is not None and not self._pieces and self._on_its_way is None:
             self._directory.forget(self._number)
         self._number, self._end = self._number + 1, 0
@@ -147,15 +145,11 @@ class RemoteAppender:
             self.next_lsn,
             self.oldest_lsn,
             self.owner.epoch,
-            salt,
+            new_salt(self._random_bytes, plain_head),
             self.encrypter is not None,
         )
         self._put(self._header.encode())
         return self._header
-
-    def _new_salt(self) -> bytes:
-        # As in files: runs of zeros are never mistaken for a frame.
-        return bytes(byte or 0xA5 for byte in self._random_bytes(4))
 
     def _put(self, data: bytes) -> None:
         if not self._pieces or self._pieces[-1][0] != self._number:

@@ -22,6 +22,7 @@ from eventlog.format.frame import (
     SegmentHeader,
     contains_salt,
     encode_frame,
+    new_salt,
 )
 from eventlog.format.names import MARK_NAME, is_unfinished, segment_name
 from eventlog.read.log_end import Tail
@@ -54,9 +55,9 @@ class Appender:
         self._snapshot = 0
         self.next_lsn = self.oldest_lsn = 1
         self.durable = DurableMark()
-        self.flushed = True  # durability="power"
-        self.buffered = False  # durability="none"
-        self.segment_size = 0
+        self.flushed: bool  # durability="power"
+        self.buffered: bool  # durability="none"
+        self.segment_size: int
         self.encrypter: Encrypter | None = None  # None: unencrypted
 
     @property
@@ -256,16 +257,13 @@ class Appender:
                     f"{segment_name(NUMBER_MAX)}, which no log gets to. Move that file away."
                 )
             self._number += 1
-            salt = self._new_salt()
-            while salt in plain_head:
-                salt = self._new_salt()
             header = SegmentHeader(
                 self._number,
                 self.log_id,
                 self.next_lsn,
                 self.oldest_lsn,
                 self.owner.epoch,
-                salt,
+                new_salt(self._files.random_bytes, plain_head),
                 self.encrypter is not None,
             )
             try:
@@ -279,10 +277,6 @@ class Appender:
                 # A new owner deletes unfinished segments. If it did, this raises.
                 self.owner.check()
                 raise
-
-    def _new_salt(self) -> bytes:
-        # No zero bytes, so that runs of zeros are never mistaken for a frame.
-        return bytes(byte or 0xA5 for byte in self._files.random_bytes(4))
 
     # -- durability
 
