@@ -103,9 +103,11 @@ class Bytes:
         self.count = 0
         append = Appender.append
 
-        def counted(this: Appender, kind: int, count: int, payload: bytes) -> int:
+        def counted(
+            this: Appender, kind: int, count: int, payload: bytes, hold: bool = False
+        ) -> int:
             self.count += len(payload)
-            return append(this, kind, count, payload)
+            return append(this, kind, count, payload, hold)
 
         monkeypatch.setattr(Appender, "append", counted)
 
