@@ -17,11 +17,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from eventlog import LogError
+from eventlog import LogError, LogLockedError
 from eventlog.errors import LostRecordsError, UnreachableError
 from recovery import CheckpointStore, RecoverableAgent, tool
 from recovery.cli.app import run as recovery
-from recovery.errors import PermanentError, RecoveryError
+from recovery.errors import PermanentError, RecoveryError, WaitingError
 from recovery.inspect.states import STATES
 from recovery.ops.copy_run import copy_run
 from recovery.stores import FileStore, Submission
@@ -258,6 +258,31 @@ def test_a_waiting_run_asks_no_server(url: str) -> None:
         assert (await task)["result"] == 7
 
     asyncio.run(main())
+
+
+def test_the_clock_of_the_server_decides_leases_and_deadlines(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waits(run: Any) -> Any:
+        return run.wait_for("go", timeout=3600)
+
+    def agent() -> RecoverableAgent[Any]:
+        return RecoverableAgent(waits, CheckpointStore(PostgresStore(url)), park_after_s=0)
+
+    with pytest.raises(WaitingError):
+        agent().run_with_recovery_sync("task", RUN)
+    held, time_ns = PostgresStore(url).claim("held"), time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: time_ns() + 7200 * 10**9)  # of another machine
+    monkeypatch.setattr(time, "time", lambda: time.time_ns() / 1e9)
+    store = PostgresStore(url)
+    assert not store.find(due=True)
+    with pytest.raises(LogLockedError):
+        store.claim("held")
+    with pytest.raises(WaitingError):
+        agent().resume_sync(RUN)
+    CheckpointStore(store).run(RUN).signal("go", 7)
+    assert agent().resume_sync(RUN)["result"] == 7
+    held.close()
 
 
 def test_the_event_loop_makes_no_statement(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

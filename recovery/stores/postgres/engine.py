@@ -8,6 +8,8 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
+import psycopg
+
 from eventlog.remote.engine import Batch, Head, Loaded, Owner, Piece
 from eventlog.remote.log import ServerClock
 from recovery.stores.postgres.binary import (
@@ -23,6 +25,7 @@ from recovery.stores.postgres.binary import (
 )
 from recovery.stores.postgres.connections import Connections
 
+FEW = 4  # logs
 LOADED_WHOLE = 1 << 20  # bytes: of a larger log, only what a recovery reads is loaded first
 
 _HEAD = (
@@ -41,7 +44,7 @@ left join lateral (
     select number, min(at) as start, max(at + length(data)) as stop,
         string_agg(data, ''::bytea order by at) as data, false as partial
     from {{s}}.pieces
-    where log = h.id and (number > k.number or (number = k.number and at >= k.at))
+    where log = h.id and (number, at) >= (k.number, k.at)
         and (k.number > 0 or h.size <= {LOADED_WHOLE} or number >= h.tail)
     group by number
     union all
@@ -115,7 +118,17 @@ class PostgresEngine:
         """``load`` of several logs, in one statement."""
         asked_at = time.monotonic_ns()
         known = list(after.values())
-        rows = self.rows(_LOAD, (list(after), [one[0] for one in known], [one[1] for one in known]))
+        values = (list(after), [one[0] for one in known], [one[1] for one in known])
+        asked = self.sql(_LOAD)
+
+        def without_jit(cursor: psycopg.Cursor[Any]) -> list[Any]:
+            # Without statistics of the tables, the server compiles the plan, for 0.3 s.
+            with cursor.connection.transaction():
+                cursor.execute("set local jit = off")
+                return cursor.execute(asked, values).fetchall()
+
+        is_few = len(known) <= FEW
+        rows = self.rows(_LOAD, values) if is_few else self.connections.ask(without_jit)
         found: dict[str, Loaded] = {}
         for row in rows:
             name = row[1]
