@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
 import sys
 import types
 import typing
@@ -140,6 +141,16 @@ def test_what_a_module_names_is_there(module: str) -> None:
     names = names_of(module)
     assert names == sorted(set(names), key=names.index)
     assert all(hasattr(PUBLIC[module], name) for name in names)
+
+
+def test_importing_the_runtime_brings_in_no_room_that_agents_can_do_without() -> None:
+    code = "import recovery, sys; print(*sys.modules)"
+    found = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    rooms = {name.split(".")[1] for name in found if name.startswith("recovery.")}
+    assert not rooms & {"cli", "graph", "integrations", "ops", "reports", "testing", "worker"}
+    assert [name for name in found if name.startswith("eventlog.remote.")] == [
+        "eventlog.remote.log_url"
+    ]
 
 
 def test_every_error_of_the_runtime_is_in_one_place() -> None:

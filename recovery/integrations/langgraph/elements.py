@@ -2,7 +2,7 @@
 
 A list is compared element by element. Most elements are the objects of the step before. A copy of
 an element's containers tells whether the object was changed in place; the leaves are shared. That
-takes 0.2 us a message, and its bytes 3 us. Not seen is a number that was replaced in place by an
+takes 0.3 us a message, and its bytes 3 us. Not seen is a value that was replaced in place by an
 equal one of another type (1 by True).
 """
 
@@ -44,7 +44,7 @@ def _copied(value: Any) -> Any:
     kind = type(value)
     if kind in _SHARED:
         return value
-    if not value and kind in _EMPTY:
+    if kind in _EMPTY and not value:
         return _EMPTY[kind]
     if kind is dict:
         copy = {}
@@ -58,6 +58,13 @@ def _copied(value: Any) -> Any:
     if kind is tuple:
         return tuple(_copied(part) for part in value)
     raise _UnsafeError
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # of a value put there since: an array has no truth value
+        return False
 
 
 class Element:
@@ -100,8 +107,8 @@ class Element:
         if value is not self.value or structure is None or type(value) is not self.kind:
             return False
         if type(structure) is tuple:
-            return bool(structure[0] == value)
-        return bool(_fields(value) == structure and _extra(value) == self.extra)
+            return _are_equal(structure[0], value)
+        return _are_equal(_fields(value), structure) and _are_equal(_extra(value), self.extra)
 
     def got_id(self, value: Any) -> str:
         """The id that a message has got since, when nothing else of it has changed; else ""."""
@@ -113,10 +120,10 @@ class Element:
             or address is None
             or address.id
             or type(value.id) is not str
-            or value.__pydantic_extra__ != self.extra
+            or not _are_equal(_extra(value), self.extra)
         ):
             return ""
-        return value.id if value.__dict__ == {**structure, "id": value.id} else ""
+        return value.id if _are_equal(_fields(value), {**structure, "id": value.id}) else ""
 
 
 class Elements:
@@ -167,7 +174,8 @@ class Elements:
             return False
         if len(values) > end:
             values = values[:end]
-        return list(map(_fields, values)) == structures and list(map(_extra, values)) == extras
+        fields, extra = list(map(_fields, values)), list(map(_extra, values))
+        return _are_equal(fields, structures) and _are_equal(extra, extras)
 
 
 class Recorded:

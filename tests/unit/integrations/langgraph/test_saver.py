@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+import numpy
 import ormsgpack
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
@@ -339,6 +343,122 @@ def test_a_message_that_a_node_changes_in_place_is_seen(
     early = values(saver, {"configurable": {**CONFIG["configurable"], "checkpoint_id": ids[-4]}})
     assert early["messages"][1].content == "b" * 2000, "the checkpoints before it stay"
     saver.close()
+
+
+def renamed(items: list[Any]) -> None:
+    args = items[2].tool_calls[0]["args"]
+    args["query"] = args.pop("q")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda items: setattr(items[0], "content", "changed"),
+        lambda items: items[0].__dict__.update(content="changed"),
+        lambda items: setattr(items[0], "note", "a field of the user's"),
+        lambda items: items[0].additional_kwargs.update(at_first="empty"),
+        lambda items: items[1].additional_kwargs["a"]["b"].append(2),
+        lambda items: items[1].additional_kwargs["a"]["b"][0].update(c=3),
+        lambda items: items[1].additional_kwargs["a"].update(b=numpy.arange(3)),
+        lambda items: items[2].tool_calls.clear(),
+        lambda items: items[2].tool_calls[0]["args"].update(q="other"),
+        renamed,
+        lambda items: items[3].content[1]["image"]["tags"].append("new"),
+        lambda items: setattr(items[4], "artifact", numpy.arange(3)),
+        lambda items: items[5]["deep"][0].update(x=numpy.arange(3)),
+        lambda items: items[5]["deep"].reverse(),
+        lambda items: items[6].put(1, 9),
+    ],
+)
+@pytest.mark.parametrize("restored", [False, True])
+def test_an_element_changed_in_place_is_seen_at_every_depth(
+    saver: EventLogSaver, change: Callable[[list[Any]], None], restored: bool
+) -> None:
+    items: list[Any] = [
+        HumanMessage("text"),
+        AIMessage("text", additional_kwargs={"a": {"b": [{"c": 1}]}}),
+        AIMessage("", tool_calls=[{"name": "t", "args": {"q": "x"}, "id": "c"}]),
+        HumanMessage(["text", {"type": "i", "image": {"tags": ["old"]}}]),
+        ToolMessage("text", tool_call_id="c"),
+        {"deep": [{"x": 1}, {"x": 2}]},
+        numpy.arange(3),
+    ]
+
+    def state() -> dict[str, Any]:  # lists of messages alone are compared in another way
+        return {"messages": items[:5], "items": list(items)}
+
+    first = put(saver, state())
+    before = plain(state())
+    if restored:
+        items = values(saver)["items"]
+        items[6] = items[6].copy()  # which can be written to
+    second = put(saver, state(), first)
+    change(items)
+    put(saver, state(), second)
+    assert plain(values(saver)) == plain(state()) != before
+    assert plain(values(saver, second)) == before
+
+
+def test_the_collector_of_cycles_is_paused_while_messages_are_made_and_then_as_it_was(
+    saver: EventLogSaver, tmp_path: Path
+) -> None:
+    put(saver, {"messages": [HumanMessage("text")]})
+    serde = JsonPlusSerializer(allowed_msgpack_modules=None)
+    made, seen = serde._unpack_ext_hook, []
+
+    def watched(code: int, data: bytes) -> Any:
+        seen.append(gc.isenabled())
+        if len(seen) == 1:
+            values(again)  # as another thread may, meanwhile
+            seen.append(gc.isenabled())
+        if len(seen) == 5:
+            raise ArithmeticError
+        return made(code, data)
+
+    serde._unpack_ext_hook = watched
+    again = reopened(saver, tmp_path, serde=serde)
+    with again:
+        values(again)
+        assert seen == [False] * 3 and gc.isenabled()
+        gc.disable()
+        try:
+            values(again)
+            assert len(seen) == 4 and not gc.isenabled()
+        finally:
+            gc.enable()
+        with pytest.raises(ValueError, match="ext_hook failed"):
+            values(again)
+        assert gc.isenabled()
+
+
+FORKS = """
+import gc, os, sys
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from recovery.integrations.langgraph import EventLogSaver
+
+config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+serde = JsonPlusSerializer(allowed_msgpack_modules=None)
+made = serde._unpack_ext_hook
+
+def forks(code, data):
+    if not (child := os.fork()):
+        os._exit(gc.isenabled())
+    print(gc.isenabled(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    return made(code, data)
+
+saver = EventLogSaver(sys.argv[1], serde=serde)
+saver.put(config, {**empty_checkpoint(), "channel_values": {"m": [HumanMessage("a")]}}, {}, {})
+serde._unpack_ext_hook = forks
+saver.get_tuple(config)
+saver.close()
+"""
+
+
+def test_a_child_that_is_forked_meanwhile_has_the_collector_of_cycles(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path / "threads")]
+    assert subprocess.check_output(command, text=True) == "False 1\n"
 
 
 def test_a_fork_does_not_leak_into_the_other_branch(saver: EventLogSaver, tmp_path: Path) -> None:
