@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import xxhash
@@ -63,8 +58,7 @@ class Codec:
         is_msgpack = getattr(type(serde), "loads_typed", None) is JsonPlusSerializer.loads_typed
         if is_msgpack and all(kind == "msgpack" for kind, _ in many):
             array = b"\xdd" + len(many).to_bytes(4) + b"".join(data for _, data in many)
-            with _collector.paused():
-                values: list[Any] = serde.loads_typed(("msgpack", array))
+            values: list[Any] = serde.loads_typed(("msgpack", array))
             return values
         return [serde.loads_typed(typed) for typed in many]
 
@@ -75,47 +69,6 @@ class Codec:
     def restored(self, stored: Stored) -> Any:
         """A stored value."""
         return self.loaded(self.opened(stored))
-
-
-class _Collector:
-    """Python's collector of cycles, paused while many values are made that are all alive.
-
-    Else it looks at them again and again: that takes a quarter of the time to open a long thread.
-    """
-
-    def __init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._pauses, self._was_enabled = 0, False
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Pause it, if it is enabled, until the last of those who pause it at once is done."""
-        with self._lock:
-            if not self._pauses:
-                self._was_enabled = gc.isenabled()
-                gc.disable()
-            self._pauses += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._pauses -= 1
-                if not self._pauses and self._was_enabled:
-                    gc.enable()
-
-    def resume_in_child(self) -> None:
-        """After a fork: the threads that have paused it are not in the child."""
-        if self._pauses and self._was_enabled:
-            gc.enable()
-        self._reset()
-
-
-_collector = _Collector()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_collector.resume_in_child)
 
 
 def digest_of(typed: Typed) -> bytes:

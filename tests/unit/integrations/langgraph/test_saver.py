@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import gc
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -397,68 +394,6 @@ def test_an_element_changed_in_place_is_seen_at_every_depth(
     put(saver, state(), second)
     assert plain(values(saver)) == plain(state()) != before
     assert plain(values(saver, second)) == before
-
-
-def test_the_collector_of_cycles_is_paused_while_messages_are_made_and_then_as_it_was(
-    saver: EventLogSaver, tmp_path: Path
-) -> None:
-    put(saver, {"messages": [HumanMessage("text")]})
-    serde = JsonPlusSerializer(allowed_msgpack_modules=None)
-    made, seen = serde._unpack_ext_hook, []
-
-    def watched(code: int, data: bytes) -> Any:
-        seen.append(gc.isenabled())
-        if len(seen) == 1:
-            values(again)  # as another thread may, meanwhile
-            seen.append(gc.isenabled())
-        if len(seen) == 5:
-            raise ArithmeticError
-        return made(code, data)
-
-    serde._unpack_ext_hook = watched
-    again = reopened(saver, tmp_path, serde=serde)
-    with again:
-        values(again)
-        assert seen == [False] * 3 and gc.isenabled()
-        gc.disable()
-        try:
-            values(again)
-            assert len(seen) == 4 and not gc.isenabled()
-        finally:
-            gc.enable()
-        with pytest.raises(ValueError, match="ext_hook failed"):
-            values(again)
-        assert gc.isenabled()
-
-
-FORKS = """
-import gc, os, sys
-from langchain_core.messages import HumanMessage
-from langgraph.checkpoint.base import empty_checkpoint
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from recovery.integrations.langgraph import EventLogSaver
-
-config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-serde = JsonPlusSerializer(allowed_msgpack_modules=None)
-made = serde._unpack_ext_hook
-
-def forks(code, data):
-    if not (child := os.fork()):
-        os._exit(gc.isenabled())
-    print(gc.isenabled(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    return made(code, data)
-
-saver = EventLogSaver(sys.argv[1], serde=serde)
-saver.put(config, {**empty_checkpoint(), "channel_values": {"m": [HumanMessage("a")]}}, {}, {})
-serde._unpack_ext_hook = forks
-saver.get_tuple(config)
-saver.close()
-"""
-
-
-def test_a_child_that_is_forked_meanwhile_has_the_collector_of_cycles(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path / "threads")]
-    assert subprocess.check_output(command, text=True) == "False 1\n"
 
 
 def test_a_fork_does_not_leak_into_the_other_branch(saver: EventLogSaver, tmp_path: Path) -> None:
