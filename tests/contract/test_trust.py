@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import tempfile
 import time
@@ -625,7 +626,7 @@ def test_who_resolves_is_told_that_it_has_to_be_signed(tmp_path: Path) -> None:
     shown = call("recovery", "show", RUN, "--store", ".", "--json", cwd=tmp_path).out
     (line,) = [line for line in json.loads(shown)["next"] if "--retry" in line]
     assert "--sign KEYFILE" in line
-    words = line.replace("KEYFILE", "ann.pem").split()
+    words = shlex.split(line.replace("KEYFILE", "ann.pem"), comments=True)
     at = words.index("--sign")
     assert call(*words[:at], *words[at + 2 :], cwd=tmp_path).code == 1
     done = call(*words, "--who", "ann", cwd=tmp_path)
@@ -838,7 +839,9 @@ def test_a_printed_command_never_means_the_call_of_another_run(tmp_path: Path) -
     parked(store, RUN, orders)
     assert pending(store, RUN)[0].lsn == asked.lsn
     for line in commands:
-        done = call(*line.split(), *["--yes"] * ("approve" in line), cwd=tmp_path)
+        done = call(
+            *shlex.split(line, comments=True), *["--yes"] * ("approve" in line), cwd=tmp_path
+        )
         assert done.code == 1 and "no open call is" in done.err
     for call_of_before in (asked, asked.idempotency_key):
         with pytest.raises(RecoveryError, match="does not wait for approval"):
@@ -868,11 +871,11 @@ def test_what_resolves_a_call_names_it_by_its_key(tmp_path: Path, failing: bool)
     shown = call("recovery", "show", RUN, "--store", ".", "--json", cwd=tmp_path).out
     (line,) = [line for line in json.loads(shown)["next"] if "--fail" in line]
     assert f"recovery resolve {RUN} {key[:16]} " in line
-    done = call(*line.replace("TEXT", "no").split(), cwd=tmp_path)
+    done = call(*shlex.split(line.replace("TEXT", "no"), comments=True), cwd=tmp_path)
     assert done.code == 0, done.err
     shutil.rmtree(tmp_path / RUN)
     in_doubt(tmp_path, failing)
-    done = call(*line.replace("TEXT", "no").split(), cwd=tmp_path)
+    done = call(*shlex.split(line.replace("TEXT", "no"), comments=True), cwd=tmp_path)
     assert done.code == 1 and "no open call is" in done.err
     with pytest.raises(RecoveryError, match="is no open call of this run"):
         resolve(store, RUN, key, Resolution.fail("no"))
@@ -887,10 +890,12 @@ def test_a_yes_is_signed_on_the_command_line(tmp_path: Path) -> None:
     shown = call("recovery", "show", RUN, "--store", ".", "--json", cwd=tmp_path).out
     (line,) = [line for line in json.loads(shown)["next"] if "approve" in line]
     assert line == f"recovery approve {RUN} {asked.idempotency_key[:16]} --sign KEYFILE --store ."
-    unsigned = call(*line.replace("--sign KEYFILE", "--yes").split(), cwd=tmp_path)
+    unsigned = call(
+        *shlex.split(line.replace("--sign KEYFILE", "--yes"), comments=True), cwd=tmp_path
+    )
     assert unsigned.code == 1 and "--sign KEYFILE" in unsigned.err
     for name in ("eve", "ann"):  # the command line does not know whom the store knows
-        words = line.replace("KEYFILE", name).split()
+        words = shlex.split(line.replace("KEYFILE", name), comments=True)
         done = call(*words, "--yes", "--who", "ann", cwd=tmp_path)
         assert done.code == 0, done.err
         parked(store)
