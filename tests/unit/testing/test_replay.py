@@ -117,7 +117,7 @@ async def streaming(run: Any) -> Any:
     except LookupError as exc:
         got.append(str(exc))
     try:
-        async with asyncio.timeout(0.05):
+        async with asyncio.timeout(0.3):
             await run.call(tool(after_crash="retry", name="slow")(asyncio.sleep), 30)
     except TimeoutError:
         got.append("slow")

@@ -156,7 +156,7 @@ def test_a_call_that_the_loop_cancelled_is_finished_with_an_unknown_outcome() ->
 
     async def loop(journal: CallJournal) -> None:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
+            async with asyncio.timeout(0.3):
                 await journal.call(slow, call_id="1")
         journal.keep("at", 1)
 

@@ -414,7 +414,7 @@ def cancelling(function: Any, *args: Any, after_s: float = 0.02) -> Any:
 async def impatient(run: Run) -> list[str]:
     done = []
     try:
-        async with asyncio.timeout(0.02):
+        async with asyncio.timeout(0.3):
             await run.call(ask, "a")
     except TimeoutError:
         done.append(await run.call(send, "gave up on a"))
@@ -438,7 +438,7 @@ def test_a_side_effect_that_the_agent_cancels_is_in_doubt() -> None:
 
     async def parking(run: Run) -> Any:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
+            async with asyncio.timeout(0.3):
                 await run.call(slow, "pay")
         return await run.call(send, "a reminder")
 
@@ -519,7 +519,7 @@ def test_a_wait_that_is_not_cancelled_any_more_is_seen_to_wait(
 
     async def hasty(run: Run) -> Any:
         with suppress(TimeoutError):
-            async with asyncio.timeout(0.02):
+            async with asyncio.timeout(0.3):
                 await waits(run)
         await run.call(send, "next")
         raise Died
