@@ -148,7 +148,7 @@ class Appender:
     def append(self, kind: int, count: int, payload: bytes, hold: bool = False) -> int:
         """Append one frame of ``count`` records; returns the LSN of the first.
 
-        ``hold``: write it with the next frame, or when the buffer is drained.
+        ``hold``: if frames are flushed, write it with the next one, or when the buffer is drained.
         """
         if self.encrypter is not None:
             self.encrypter.check_size(payload)
@@ -193,7 +193,7 @@ class Appender:
             payload = encrypter.encrypt(writer.header, place, payload)
         frame = encode_frame(writer.salt, kind, count, payload, marks)
         try:
-            if hold or self.buffered:
+            if (hold and self.flushed) or self.buffered:
                 self._buffer_frame(frame, lsn)
             elif self._buffer:
                 self._buffer_frame(frame, lsn)

@@ -228,7 +228,7 @@ class EventLog:
         ``kind``: a word, up to 255 characters. ``body``: a value that msgpack can hold.
         ``time_ns``: for a copy of a record, which keeps its time; otherwise now. ``hold``: whether
         the operating system may get it with the next record only, or by ``commit`` or
-        ``commit_behind``.
+        ``commit_behind``; only with ``durability="power"``, whose threads see to that.
 
         Raises RefusedValueError, with the path to the value, for a value that msgpack cannot hold,
         and for more than 64 MiB (nothing is written then); WriterFailedError after an earlier
@@ -282,12 +282,12 @@ class EventLog:
     def _request_commit(self) -> None:
         appender = self._appender
         last_lsn = appender.next_lsn - 1
-        if appender.durable.durable < last_lsn and (appender.flushed or appender.holds):
+        if appender.flushed and appender.durable.durable < last_lsn:
             committer.request(self, last_lsn)
 
     def commit_now(self, lsn: int) -> None:
         """Not for users: called by the committer's threads, to commit what is up to ``lsn``."""
-        if self.durable_lsn >= lsn or not (self._appender.flushed or self._appender.holds):
+        if self.durable_lsn >= lsn:
             # A caller has waited for it, or a later record has taken it along.
             return self._request_commit()  # what was appended since has its time yet
         try:
