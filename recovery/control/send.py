@@ -18,7 +18,7 @@ from recovery.journal.call import Call
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallDecided, RunStarted
 from recovery.journal.inbox_messages import CONTENT, DECISION, SIGNAL, SIGNATURE, UID, Kind, Message
-from recovery.journal.submission import submission_of
+from recovery.journal.submission import first_record_of, submission_of
 from recovery.option_checks import check_names
 from recovery.replay.call_view import recorded_call_view
 from recovery.replay.recorded_call import RecordedCall
@@ -66,7 +66,7 @@ def recipient_of(
         ended = ended_by(shallow_events(reader.records(start, on_damage=lambda damage: None), []))
         started = started_of(reader, decode_shallow)
         if started is None and (submission := submission_of(reader, run_id)) and submission.uid:
-            started = submission.first_record(kinds_signed(approvers_of(store)))
+            started = first_record_of(submission, kinds_signed(approvers_of(store)))
     if ended is not None:
         state = ended.kind.removeprefix("run_")
         raise RecoveryError(f"run {run_id!r} has ended ({state}): {what} was not sent")

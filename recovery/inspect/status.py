@@ -31,7 +31,7 @@ from recovery.journal.events import (
 )
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import CALL_JOURNAL, CONVERSATION, ParentRun
-from recovery.journal.submission import Submission, submission_of
+from recovery.journal.submission import Submission, first_record_of, submission_of
 from recovery.replay.crash_counts import crashes_in_a_row
 from recovery.replay.error_counts import ErrorTally, RunError, has_diverged
 from recovery.replay.matching import Replay
@@ -419,7 +419,7 @@ def _unread(
         return (), ""
     try:
         if run.started is None and read.submission is not None:
-            run = replace(run, started=read.submission.first_record(kinds_signed(approvers)))
+            run = replace(run, started=first_record_of(read.submission, kinds_signed(approvers)))
         return tuple(unread(inbox, run, approvers)), ""
     except (LogError, RecoveryError, ValueError) as exc:
         return (), str(exc)

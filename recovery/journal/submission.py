@@ -55,19 +55,6 @@ class Submission:
         names = ("task", "agent", "not_before_ns", "priority", "limit_key", "uid")
         return pack_map({name: pack(getattr(self, name), name) for name in names})
 
-    def first_record(self, signed: list[str] | None) -> RunStarted:
-        """The record with which it begins, as far as that is known without the agent."""
-        subject = Subjects(self.subject) if self.subject else None
-        return RunStarted(
-            self.run_id,
-            pack(self.task, "task"),
-            self.uid,
-            rules=Rules(CURRENT),
-            signed=signed,
-            queued=self.queued,
-            subject=subject,
-        )
-
 
 def submission_of(log: LogRecords, run_id: str) -> Submission | None:
     """The submission in a run's log; None if there is none."""
@@ -80,3 +67,18 @@ def submission_of(log: LogRecords, run_id: str) -> Submission | None:
     keys = () if data is None else key_ids(data)
     fields = unpack(record.packed)
     return Submission(run_id, **fields, subject=keys, submitted_ns=record.time_ns)
+
+
+def first_record_of(submission: Submission, signed: list[str] | None) -> RunStarted:
+    """The record with which the run begins, as far as that is known without its agent. ``signed``:
+    the kinds of messages that have to be signed."""
+    subject = Subjects(submission.subject) if submission.subject else None
+    return RunStarted(
+        submission.run_id,
+        pack(submission.task, "task"),
+        submission.uid,
+        rules=Rules(CURRENT),
+        signed=signed,
+        queued=submission.queued,
+        subject=subject,
+    )
