@@ -228,7 +228,7 @@ class EventLog:
         ``kind``: a word, up to 255 characters. ``body``: a value that msgpack can hold.
         ``time_ns``: for a copy of a record, which keeps its time; otherwise now. ``hold``: whether
         the operating system may get it with the next record only, or by ``commit`` or
-        ``commit_behind``; only with ``durability="power"``, whose threads see to that.
+        ``commit_behind``. It has no effect without ``durability="power"``.
 
         Raises RefusedValueError, with the path to the value, for a value that msgpack cannot hold,
         and for more than 64 MiB (nothing is written then); WriterFailedError after an earlier

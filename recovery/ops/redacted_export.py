@@ -82,8 +82,9 @@ class _Redacted:
         if tool and self._redaction.hides(tool) and "call" in body:
             self._hidden.add(record.lsn)
         made = {name: self._field(name, value, tool) for name, value in body.items()}
-        if made.get("args") and body.get("after_crash") != "wait":  # not of a sleep or a signal
-            made["args"][0] = unnamed(made["args"][0])
+        args = made.get("args")  # of a subject, they are sealed
+        if args and isinstance(args, list) and body.get("after_crash") != "wait":  # not of a wait
+            args[0] = unnamed(args[0])
         if record.kind == MessagesChanged.kind:
             made["new"] = self._messages(record)
         elif record.kind == RunStarted.kind:  # digests of secrets could be guessed with it

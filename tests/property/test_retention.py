@@ -60,9 +60,8 @@ class Settings:
     states: tuple[State, ...]
 
     def gc(self, store: LogStore, dry_run: bool = False) -> list[Any]:
-        with mock.patch.object(
-            retention_module, "time", SimpleNamespace(time=lambda: float(NOW_S))
-        ):
+        clock = SimpleNamespace(time_ns=lambda: NOW_S * 1_000_000_000)
+        with mock.patch.object(retention_module, "time", clock):
             return gc(
                 store,
                 older_than_s=self.older_than_s,
