@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eventlog import LogLockedError, WritableLog
 from recovery.control.relatives import is_child
@@ -25,11 +25,15 @@ def cancel(
 ) -> None:
     """See RunHandle.cancel."""
     started = recipient_of(store, run_id, "cancel", (CANCEL, sign))
-    _end(store, started, {"who": who, "why": why, UID: started.uid}, sign)
+    _end(store, run_id, started, (who, why), sign)
 
 
-def _end(store: Store, started: RunStarted, body: dict[str, Any], sign: Sign | None) -> None:
-    run_id = started.run_id
+def _end(
+    store: Store, run_id: str, started: RunStarted, said: tuple[str, str], sign: Sign | None
+) -> None:
+    """``said``: by whom, and why. ``run_id``: of the log, which may be a copy of another run's."""
+    who, why = said
+    body = {"who": who, "why": why, UID: started.uid}
     asked = post(store, run_id, CANCEL, body, (sign, None))
     try:
         log = claim(store, run_id)
@@ -42,9 +46,9 @@ def _end(store: Store, started: RunStarted, body: dict[str, Any], sign: Sign | N
             if history.started is None:  # submitted, and not begun
                 log.append(*encode(started))
             in_doubt = [call.lsn for call in history.replay.in_doubt()]
-            log.append(*encode(RunCancelled(body["who"], body["why"], in_doubt, asked)))
+            log.append(*encode(RunCancelled(who, why, in_doubt, asked)))
             log.commit()
-            cancel_children(store, log, run_id, body["who"])
+            cancel_children(store, log, run_id, who)
 
 
 def cancel_children(store: Store, log: WritableLog, run_id: str, who: str) -> None:
@@ -56,4 +60,4 @@ def cancel_children(store: Store, log: WritableLog, run_id: str, who: str) -> No
                 # A decision about the parent is also about its children.
                 why = f"run {run_id}, which had started it, ended"
                 its = recipient_of(store, child.run_id, "cancel")
-                _end(store, its, {"who": who, "why": why, UID: its.uid}, None)
+                _end(store, child.run_id, its, (who, why), None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +12,13 @@ import pytest
 from eventlog.errors import UnsupportedFormatError
 from eventlog.format import frame
 from eventlog.testing import SimulatedDisk
-from recovery import CheckpointStore, RecoveryError, Resolution
+from recovery import CheckpointStore, RecoverableAgent, RecoveryError, Resolution, SyncRun
 from recovery.agent.undo_run import undo
 from recovery.control.cancel import cancel
 from recovery.control.relatives import children, lineage, parent
 from recovery.control.resolve import accept, resolve
 from recovery.control.send import approve, deny, pending, signal
+from recovery.errors import WaitingError
 from recovery.inspect.compare import compare
 from recovery.inspect.follow import events
 from recovery.ops.fork import fork
@@ -83,3 +86,21 @@ def test_a_run_of_a_newer_library_is_not_said_to_be_missing(
         run(lambda run: None, store)
     with pytest.raises(UnsupportedFormatError, match="format version 2"):
         ASKED[asked](store)
+
+
+def test_the_cancellation_of_a_copied_log_is_not_of_the_run_that_it_was_copied_from(
+    tmp_path: Path,
+) -> None:
+    """A directory that somebody has copied has the first record of the other run."""
+    store = CheckpointStore(tmp_path)
+
+    def waits(run: SyncRun) -> None:
+        run.wait_for("go")
+
+    with pytest.raises(WaitingError):
+        RecoverableAgent(waits, store, park_after_s=0).run_with_recovery_sync(None, "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    store.run("copy").cancel()
+    assert store.run("run").status().state == "waiting"
+    assert store.run("run").status().unread == ()
+    assert store.run("copy").status().state == "cancelled"
