@@ -216,11 +216,6 @@ class Appender:
         if self._buffer_size >= BUFFER_SIZE:
             self._drain()
 
-    @property
-    def holds(self) -> bool:
-        """Whether a frame waits for the next one that ``durability`` would have written."""
-        return bool(self._buffer) and not self.buffered
-
     def drain(self) -> None:
         """Hand the buffer to the operating system."""
         with self._lock:
@@ -286,7 +281,7 @@ class Appender:
             with self._lock:
                 self.check()
                 writer, mark = self._writer, DurableMark(self.next_lsn - 1, self._snapshot)
-                if self.holds:
+                if self.flushed:  # what is held
                     self._drain_or_fail()
             try:
                 if self.flushed and self.durable.durable < target:

@@ -277,9 +277,6 @@ class EventLog:
 
         Returns at once. A failure reaches the next ``append`` or ``commit``.
         """
-        self._request_commit()
-
-    def _request_commit(self) -> None:
         appender = self._appender
         last_lsn = appender.next_lsn - 1
         if appender.flushed and appender.durable.durable < last_lsn:
@@ -289,7 +286,7 @@ class EventLog:
         """Not for users: called by the committer's threads, to commit what is up to ``lsn``."""
         if self.durable_lsn >= lsn:
             # A caller has waited for it, or a later record has taken it along.
-            return self._request_commit()  # what was appended since has its time yet
+            return self.commit_behind()  # what was appended since has its time yet
         try:
             self._appender.commit(self.last_lsn)
         except WriterFailedError:

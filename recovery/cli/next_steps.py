@@ -11,6 +11,7 @@ from recovery.reports import OpenCall, PendingMessage, RunStatus
 CALLS_MAX = 5  # whose commands are shown
 # Digits of an idempotency key in a command: 64 bits, so no two calls of a store share them.
 KEY_SHOWN = 16
+NOT_MADE_AGAIN = "it is not made again: the agent gets a ToolError"
 _KIND = {"retry": "resolve"}  # commands whose messages have another kind
 
 # What a program opens again, by the kind of the run.
@@ -48,7 +49,7 @@ class Commands:
         how = {
             "--outcome JSON": "it took effect, and this is what it returned",
             again: other,
-            "--fail TEXT": "it is not made again: the agent gets a ToolError",
+            "--fail TEXT": NOT_MADE_AGAIN,
         }
         return read + [
             f"{self.of('resolve', f'{key} {one}')}   # {why}" for one, why in how.items()
@@ -120,12 +121,9 @@ class Commands:
                 ]
                 todo += [self.logdump("dump --follow"), self.of("cancel")]
             case _ if one.diverged and one.error is not None:
-                doubt = [
-                    line for call in one.in_doubt[:CALLS_MAX] for line in self._about(call, sent)
-                ]
-                todo = [*doubt, *self.of_divergence(one.error.step)]
+                todo = [*self._decisions(one.in_doubt, sent), *self.of_divergence(one.error.step)]
             case _:
-                todo = [*self._decisions(one, sent), *self._going_on(one)]
+                todo = [*self._decisions(one.calls, sent), *self._going_on(one)]
                 todo += self._out_of_crashes(one)
         return todo
 
@@ -142,9 +140,11 @@ class Commands:
             again = self.on_store(f"worker {self.agent} --retry-quarantined")
             yield f"{again}   # once it is mended"
 
-    def _decisions(self, one: RunStatus, sent: Sequence[PendingMessage]) -> Iterator[str]:
-        calls = sorted(one.calls[:CALLS_MAX], key=lambda call: call.state != "in doubt")
-        return (line for call in calls for line in self._about(call, sent))
+    def _decisions(
+        self, calls: Sequence[OpenCall], sent: Sequence[PendingMessage]
+    ) -> Iterator[str]:
+        first = sorted(calls[:CALLS_MAX], key=lambda call: call.state != "in doubt")
+        return (line for call in first for line in self._about(call, sent))
 
     def _out_of_crashes(self, one: RunStatus) -> Iterator[str]:
         """The commands by which a run does not do again what its processes die of."""
@@ -152,8 +152,7 @@ class Commands:
             for call in one.in_doubt:
                 if call.after_crash != "park":
                     key = call.idempotency_key[:KEY_SHOWN]
-                    said = self.of("resolve", f"{key} --fail TEXT")
-                    yield f"{said}   # it is not made again: the agent gets a ToolError"
+                    yield f"{self.of('resolve', f'{key} --fail TEXT')}   # {NOT_MADE_AGAIN}"
             yield self.of("fork", f"NEW_ID --at {max(one.progress.step - 1, 0)}")
 
     def _about(self, call: OpenCall, sent: Sequence[PendingMessage]) -> Iterator[str]:

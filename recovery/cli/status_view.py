@@ -12,6 +12,7 @@ from rich.text import Text
 from recovery.cli.event_lines import call_text
 from recovery.cli.times import when
 from recovery.errors import CHOICES
+from recovery.inspect.states import BROKEN
 from recovery.replay.error_counts import RunError
 from recovery.reports import OpenCall, PendingMessage, RunStatus
 from recovery.text import age, count, cut, duration, printable
@@ -200,7 +201,7 @@ def _tail(one: RunStatus) -> Iterator[Row]:
     if one.damage:
         for damage in one.damage:
             yield "DAMAGE", str(damage), "bold red"
-        if one.state not in ("damaged", "unreadable", "running"):
+        if one.state not in (*BROKEN, "running"):
             yield "", "harmless: a recovery needs nothing of it", ""
     if one.torn:
         text = f"torn: {one.torn} bytes after LSN {one.last_lsn} that were never acknowledged"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import secrets
-import time
 from dataclasses import replace
 from typing import Any
 
 from recovery.history.subject_values import values_of
 from recovery.journal.submission import Submission
 from recovery.option_checks import check_seconds
-from recovery.stores.protocol import TakesSubmissions, check_run_id
+from recovery.stores.protocol import TakesSubmissions, check_run_id, time_ns_of
 from recovery.values.pack import pack
 from recovery.values.sealed import Personal, Sealed, sealed_data
 
@@ -47,8 +46,7 @@ def submit(
         data = sealed_data(values_of(run_id, backend).mark(task.subject, packed))
         assert data is not None
         task = Sealed(data)
-    clock = getattr(backend, "time_ns", time.time_ns)
-    not_before_ns = clock() + int(delay_s * 1e9) if delay_s else 0
+    not_before_ns = time_ns_of(backend) + int(delay_s * 1e9) if delay_s else 0
     submission = Submission(run_id, task, agent, not_before_ns, priority, limit_key)
     # Random, so that no message to an earlier run of this name counts.
     backend.submit(replace(submission, uid=secrets.token_hex(16)))

@@ -28,6 +28,8 @@ STATES: tuple[State, ...] = get_args(State)
 
 # States of runs that no process has and that have not ended.
 OPEN: tuple[State, ...] = ("interrupted", "in doubt", "waiting", "parked")
+# States of runs whose log is not to be read whole, or not at all.
+BROKEN: tuple[State, ...] = ("damaged", "unreadable")
 
 
 def state_of_end(ended: Ended) -> tuple[State, str]:

@@ -21,7 +21,7 @@ from recovery.history.subject_values import is_personal
 from recovery.inspect.inbox_view import OpenInbox, PendingMessage, unread
 from recovery.inspect.open_call import OpenCall, open_calls, packed_value
 from recovery.inspect.run_event import EventReader, line_of, text_of
-from recovery.inspect.states import OPEN, State, state_of_end, state_of_parked
+from recovery.inspect.states import BROKEN, OPEN, State, state_of_end, state_of_parked
 from recovery.journal.events import (
     RunFailed,
     RunParked,
@@ -219,7 +219,7 @@ class RunStatus:
         error that unchanged code raises again, or fails at the same place again and again; the log
         is damaged; or the run is parked for a limit, or has failed.
         """
-        if self.state in ("damaged", "unreadable", "failed"):
+        if self.state in (*BROKEN, "failed"):
             return f"{self.state}: {self.why}"
         if self.state not in (*OPEN, "running"):
             return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from recovery.history.find_run import Store, backend_of
 from recovery.inspect.states import State
 from recovery.inspect.status import RunStatus, runs
 from recovery.ops.remove import COLLECTED, OVER, RemovedRun
-from recovery.stores.protocol import RunStore
+from recovery.stores.protocol import RunStore, time_ns_of
 
 _logger = logging.getLogger("recovery")
 
@@ -40,8 +39,7 @@ def gc(
     if keep is None and older_than_s is None:
         return []
     known = {one.run_id: _Known.of(one) for one in runs(store)}
-    clock = getattr(backend, "time_ns", time.time_ns)  # the one that stamps records, if it has one
-    before = math.inf if older_than_s is None else clock() / 1e9 - older_than_s
+    before = math.inf if older_than_s is None else time_ns_of(backend) / 1e9 - older_than_s
     gone: dict[str, RemovedRun] = {}
     failed: list[tuple[str, OSError]] = []
     for one in _in_order(_due(known, wanted, keep or 0, before)):

@@ -24,9 +24,9 @@ from recovery.journal.encoding import encode
 from recovery.journal.events import Event, RunCancelled, RunFailed, RunFinished, RunStarted
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import ParentRun
-from recovery.ops import gc as retention_module
 from recovery.ops.gc import gc
 from recovery.ops.remove import ENDED, remove
+from recovery.stores import protocol
 from recovery.stores.log_store import LogStore
 from tests.support.lives import Disk
 
@@ -61,7 +61,7 @@ class Settings:
 
     def gc(self, store: LogStore, dry_run: bool = False) -> list[Any]:
         clock = SimpleNamespace(time_ns=lambda: NOW_S * 1_000_000_000)
-        with mock.patch.object(retention_module, "time", clock):
+        with mock.patch.object(protocol, "time", clock):
             return gc(
                 store,
                 older_than_s=self.older_than_s,

@@ -43,7 +43,7 @@ from recovery.cli.terminal import (
     their_own,
 )
 from recovery.errors import CHOICES, DivergenceError, StoppedError
-from recovery.inspect.states import OPEN, State
+from recovery.inspect.states import BROKEN, OPEN
 from recovery.inspect.status import status
 from recovery.reports import RecoveryReport, RunStatus
 from recovery.text import count, printable, printable_lines
@@ -99,8 +99,6 @@ TakeOver = Annotated[
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="What the library logs, on standard error.")
 ]
-
-BROKEN: tuple[State, ...] = ("damaged", "unreadable")
 
 
 def command(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from recovery.agent.checkpoint_store import CheckpointStore
+from recovery.inspect.states import BROKEN
 from recovery.inspect.status import status
 from recovery.journal.encoding import decode
 from recovery.journal.events import (
@@ -61,7 +62,7 @@ def forgotten(store: RunStore) -> Iterator[tuple[str, str]]:
                 if (event := decode(record)) is not None
             ]
         found = status(CheckpointStore(store), run_id)
-        if found.state in ("damaged", "unreadable"):
+        if found.state in BROKEN:
             continue
         known = {call.lsn for call in found.calls if call.state in ("in doubt", "under way")}
         for lsn, intent in open_effects(events).items():
