@@ -9,6 +9,7 @@ import asyncio
 import functools
 import gc
 import inspect
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
@@ -1131,8 +1132,13 @@ def test_functions_made_for_one_call_die_after_it(kind: str, store: CheckpointSt
         async for step in run.steps():
             for at in range(100):
                 await one(run, at)
-            gc.collect()
-            assert not [here for here in held if here() is not None]
+            deadline = time.monotonic() + 20
+            while left := [here for here in held if here() is not None]:
+                # The thread that executed the last plain tool lets go of it after its outcome.
+                assert time.monotonic() < deadline, left
+                del left
+                await asyncio.sleep(0.01)
+                gc.collect()
             if step == 3:
                 return
 
