@@ -67,10 +67,11 @@ while time.monotonic() < stop:
         log = EventLog.open(sys.argv[1], segment_size=3000)
     except LogLockedError as exc:
         say("LOCKED", json.dumps([exc.pid, exc.host]))
+        open(f"{sys.argv[1]}.refused.{os.getpid()}", "w").close()
         time.sleep(0.005)
         continue
     say("OWN", log.last_lsn)
-    while log.last_lsn < int(sys.argv[2]):
+    while not os.path.exists(sys.argv[2]):
         log.append("event", {"pid": os.getpid(), "data": "x" * (log.last_lsn % 200)})
         log.commit()
         say("ACK", log.last_lsn)
@@ -94,24 +95,24 @@ def test_many_writers_contend_for_one_log_and_owners_are_killed(
     tmp_path: Path, start: Start, rng: random.Random
 ) -> None:
     """One owns it at a time; the others are told who; when the owner dies another goes on."""
-    path, wanted, count = tmp_path / "log", 300, 6
-    processes = [start(CONTENDER, path, wanted) for _ in range(count)]
+    path, enough, count = tmp_path / "log", tmp_path / "enough", 6
+    processes = [start(CONTENDER, path, enough) for _ in range(count)]
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
+    while len(list(tmp_path.glob("log.refused.*"))) < count // 2:
+        time.sleep(0.01)
     living = list(processes)
-    kills = 0
-    while kills < count - 2 and any(one.poll() is None for one in living):
+    while len(living) > 2:
         pid = owner_of(path)
         owner = next((one for one in living if one.pid == pid and one.poll() is None), None)
         time.sleep(rng.uniform(0.0, 0.06))
         if owner is not None:
             owner.kill()
             living.remove(owner)
-            kills += 1
+    enough.touch()
     said = {one.pid: one.communicate(timeout=60)[0] for one in processes}
-    assert kills >= 2
     acknowledged: dict[int, int] = {}  # LSN: who was told so
     for pid, text in said.items():
         for found in text[: text.rfind("\n") + 1].splitlines():
@@ -125,10 +126,9 @@ def test_many_writers_contend_for_one_log_and_owners_are_killed(
                 assert host in (socket.gethostname(), None)
     with EventLog.open(path) as log:
         assert log.report.damaged == ()
-        assert log.last_lsn == wanted
+        assert log.last_lsn >= max(acknowledged)
         pids = {record.lsn: record.body["pid"] for record in log.records()}
     assert {lsn: pids[lsn] for lsn in acknowledged} == acknowledged
-    assert sum("LOCKED" in text for text in said.values()) >= count // 2
 
 
 STOPPED = """
