@@ -2,10 +2,10 @@
 
 from recovery.engine.recovery_report import RecoveryReport
 from recovery.history.inventory import StoredCheckpoint, Validity
+from recovery.inspect.calls_without_outcome import OpenCall
 from recovery.inspect.compare import ComparedRun, Comparison, Difference
 from recovery.inspect.follow import RunEvents
 from recovery.inspect.inbox_view import PendingMessage
-from recovery.inspect.open_call import OpenCall
 from recovery.inspect.run_event import RunEvent
 from recovery.inspect.status import RunStatus
 from recovery.journal.forked_from import ForkedFrom

@@ -25,7 +25,7 @@ from eventlog.format.frame import (
     new_salt,
 )
 from eventlog.remote.directory import RemoteDirectory
-from eventlog.remote.engine import Batch, Head, Label, Piece
+from eventlog.remote.log_server import Batch, Head, Label, Piece
 
 SEGMENT_SIZE = 1 << 20  # an old record is found by reading one
 

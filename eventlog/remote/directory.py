@@ -14,7 +14,7 @@ from eventlog.files.lock import LOCK_NAME
 from eventlog.format.durable_mark import DurableMark, encode_mark
 from eventlog.format.frame import HEADER_SIZE
 from eventlog.format.names import MARK_NAME, segment_name, segment_number
-from eventlog.remote.engine import Engine, Head, Loaded, Piece
+from eventlog.remote.log_server import Head, Loaded, LogServer, Piece
 from eventlog.remote.log_url import url_of
 
 
@@ -78,9 +78,9 @@ class RemoteDirectory:
     Its writer adds what it has appended. Thread-safe.
     """
 
-    def __init__(self, engine: Engine, loaded: Loaded) -> None:
-        self.path = url_of(engine.address, loaded.head.name)
-        self._engine, self._lock = engine, threading.Lock()
+    def __init__(self, log_server: LogServer, loaded: Loaded) -> None:
+        self.path = url_of(log_server.address, loaded.head.name)
+        self._log_server, self._lock = log_server, threading.Lock()
         self.head: Head = loaded.head
         self._segments: dict[int, bytearray] = {}
         self._partial: set[int] = set()
@@ -139,7 +139,7 @@ class RemoteDirectory:
 
     def refresh(self) -> bool:
         """Load what is new; whether anything is."""
-        loaded = self._engine.load(self.head.name, self.end())
+        loaded = self._log_server.load(self.head.name, self.end())
         if loaded is None or loaded.head.key != self.head.key:
             return False
         return self.apply(loaded)
@@ -147,7 +147,7 @@ class RemoteDirectory:
     def whole(self, number: int) -> bytearray:
         """A segment with all its bytes."""
         if number in self._partial:
-            pieces = self._engine.segment(self.head.key, number)
+            pieces = self._log_server.segment(self.head.key, number)
             if not pieces:
                 raise _missing(segment_name(number))
             with self._lock:

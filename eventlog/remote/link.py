@@ -19,11 +19,11 @@ from typing import Protocol, cast
 from eventlog.errors import LogError, LostRecordsError, UnreachableError
 from eventlog.protocols import WritableLog
 from eventlog.remote.appender import RemoteAppender
-from eventlog.remote.engine import (
+from eventlog.remote.log_server import (
     HEAD_ALONE,
     Batch,
-    Engine,
     Head,
+    LogServer,
     LostConnectionError,
 )
 from eventlog.remote.log_url import url_of
@@ -47,8 +47,8 @@ class Link:
     long a commit waits for a server that does not answer.
     """
 
-    def __init__(self, engine: Engine, lease_s: float, patience_s: float) -> None:
-        self.engine, self.lease_s, self.patience_s = engine, lease_s, patience_s
+    def __init__(self, log_server: LogServer, lease_s: float, patience_s: float) -> None:
+        self.log_server, self.lease_s, self.patience_s = log_server, lease_s, patience_s
         self._reset()
         if hasattr(os, "register_at_fork"):
             _links.add(self)
@@ -232,7 +232,7 @@ class Link:
 
     def _append(self, batches: dict[RemoteAppender, Batch]) -> None:
         try:
-            accepted = self.engine.append(list(batches.values()), self.lease_s)
+            accepted = self.log_server.append(list(batches.values()), self.lease_s)
         except LostConnectionError as exc:
             self._find_out(batches, exc)
         except Exception as exc:  # the server has refused the statement: a full disk, no permission
@@ -261,7 +261,7 @@ class Link:
 
     def _head_of(self, one: RemoteAppender) -> Head | None:
         try:
-            found = self.engine.load(one.name, HEAD_ALONE)
+            found = self.log_server.load(one.name, HEAD_ALONE)
         except (LogError, LostConnectionError):  # it is for an error message only
             return None
         return found.head if found else None
@@ -275,16 +275,16 @@ class Link:
         while batches:
             if why is not None and time.monotonic() - began > self.patience_s:
                 for one in batches:
-                    one.refuse(UnreachableError(self.engine.address, self.patience_s, why))
+                    one.refuse(UnreachableError(self.log_server.address, self.patience_s, why))
                 return
             if why is not None:
                 time.sleep(pause_s * random.uniform(0.5, 1))
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
             try:
-                found = self.engine.resolve(list(batches.values()))
+                found = self.log_server.resolve(list(batches.values()))
                 missing = self._sorted_out(batches, found)
                 if missing:
-                    accepted = self.engine.append(list(missing.values()), self.lease_s)
+                    accepted = self.log_server.append(list(missing.values()), self.lease_s)
                     # The first statement may have been executed only now: then look again.
                     why = why or LostConnectionError("the log changes under its owner")
                     missing = self._settle(missing, accepted)
@@ -305,7 +305,7 @@ class Link:
             elif end == batch.expected:
                 missing[one] = batch
             elif 0 < end < batch.expected:
-                path = url_of(self.engine.address, one.name)
+                path = url_of(self.log_server.address, one.name)
                 one.refuse(LostRecordsError(path, end, batch.expected))
             else:
                 one.refuse(one.fenced(self._head_of(one)))

@@ -19,8 +19,8 @@ from eventlog.read.reader import LogReader, Position
 from eventlog.read.segment_files import read_first_frame
 from eventlog.remote.appender import RemoteAppender
 from eventlog.remote.directory import RemoteDirectory
-from eventlog.remote.engine import Engine, Label, Loaded
 from eventlog.remote.link import Link
+from eventlog.remote.log_server import Label, Loaded, LogServer
 from eventlog.write.log import EventLog, open_report
 
 LabelOf = Callable[[str, bytes], Label | None]
@@ -101,7 +101,7 @@ class RemoteLog(EventLog):
         encryption: Encryption | None,
         label_of: LabelOf,
     ) -> None:
-        began, directory = time.perf_counter(), RemoteDirectory(link.engine, loaded)
+        began, directory = time.perf_counter(), RemoteDirectory(link.log_server, loaded)
         reader = RemoteReader(clock, directory, encryption, watched=True)
         encrypter = reader.decoder.encrypter(os.urandom)
         tail = reader.tail()
@@ -148,7 +148,7 @@ class RemoteLog(EventLog):
 
 
 def append_in_turn(
-    engine: Engine,
+    log_server: LogServer,
     clock: ServerClock,
     loaded: Loaded,
     encryption: Encryption | None,
@@ -159,10 +159,10 @@ def append_in_turn(
 
     Its batch is accepted if no other process has appended since ``loaded``. Returns its LSN too.
     """
-    directory = RemoteDirectory(engine, loaded)
+    directory = RemoteDirectory(log_server, loaded)
     reader = RemoteReader(clock, directory, encryption, watched=True)
     encrypter = reader.decoder.encrypter(os.urandom)
-    link = Link(engine, 0, 0)  # never started
+    link = Link(log_server, 0, 0)  # never started
     appender = RemoteAppender(link, directory, loaded.head, encrypter, os.urandom)
     appender.wakes = wakes
     if loaded.head.number and _is_ours(directory, loaded.head.number, encrypter):

@@ -15,9 +15,9 @@ from recovery.control.send import approve, deny, pending, signal
 from recovery.history.find_run import Store, reader_of, store_difference, store_of
 from recovery.history.inventory import StoredCheckpoint, stored_checkpoints
 from recovery.history.load import load
+from recovery.inspect.calls_without_outcome import OpenCall
 from recovery.inspect.compare import Comparison, compare
 from recovery.inspect.follow import RunEvents, Until, events
-from recovery.inspect.open_call import OpenCall
 from recovery.inspect.status import RunStatus, status
 from recovery.journal.call import Call, Resolution
 from recovery.journal.events import RunFinished

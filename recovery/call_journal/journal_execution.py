@@ -39,7 +39,7 @@ from recovery.engine.driver_effects import Commit, Effect, Sleep, WaitForTurn
 from recovery.errors import RecoveryError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History
-from recovery.history.snapshot_writer import CheckpointMeta
+from recovery.history.write_checkpoint import CheckpointMeta
 from recovery.journal.call import Arguments
 from recovery.journal.events import (
     HistoryDropped,

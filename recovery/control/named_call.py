@@ -8,7 +8,7 @@ from recovery.journal.call import Call
 from recovery.journal.keys import is_idempotency_key
 
 if TYPE_CHECKING:
-    from recovery.inspect.open_call import OpenCall
+    from recovery.inspect.calls_without_outcome import OpenCall
 
 AnyCall: TypeAlias = "Call | OpenCall | int | str"
 

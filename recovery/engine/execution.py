@@ -27,7 +27,7 @@ from recovery.engine.step_loop import Loop
 from recovery.errors import Sides, Stop
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History
-from recovery.history.snapshot_writer import CheckpointMeta
+from recovery.history.write_checkpoint import CheckpointMeta
 from recovery.journal.call import Call
 from recovery.journal.events import RunFinished, StepStarted, ValueRecorded
 from recovery.journal.keys import CallKey, step_scope

@@ -19,8 +19,8 @@ from recovery.engine.unretrieved_errors import need_not_be_retrieved
 from recovery.errors import InDoubtError, LeftBehindError, Stop
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History, check_known
-from recovery.history.snapshot_writer import SnapshotWriter
 from recovery.history.subject_values import check_readable
+from recovery.history.write_checkpoint import CheckpointWriter
 from recovery.journal.call import Arguments, Call
 from recovery.journal.events import Event, HistoryDropped, MessagesChanged, RunParked, ValueRecorded
 from recovery.journal.inbox_messages import Recipient
@@ -97,7 +97,7 @@ class ExecutionBase(ABC):
         self.scope = Scope(self, BEFORE_STEPS)  # of the agent's own code: its present step
         self._prologue = dict.fromkeys(history.prologue)
         self._pending: list[tuple[Event, bool]] = []
-        self._snapshots = SnapshotWriter(log, history.restored, self.subjects.state_value)
+        self._snapshots = CheckpointWriter(log, history.restored, self.subjects.state_value)
         self.pruning = store.pruning(self.run_id, log, self._snapshots)
 
     @property

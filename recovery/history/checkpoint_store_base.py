@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Self, cast
 from eventlog import Damage, LogError, WritableLog
 from recovery.history.checkpoint import Checkpoint, RecordedOutcomes, check_fields
 from recovery.history.inventory import Validity
-from recovery.history.retention import Kept, Pruning, Retention
-from recovery.history.saving import Saving
-from recovery.history.snapshot import (
+from recovery.history.restore_checkpoint import (
     BrokenCheckpointError,
     Restored,
     checkpoints_in,
     is_left_over,
     restore,
 )
-from recovery.history.snapshot_writer import SnapshotWriter
+from recovery.history.retention import Kept, Pruning, Retention
+from recovery.history.saving import Saving
 from recovery.history.store_url import store_at
+from recovery.history.write_checkpoint import CheckpointWriter
 from recovery.stores.file import FileStore
 from recovery.stores.memory import MemoryStore
 from recovery.stores.protocol import RunStore, check_run_id
@@ -163,7 +163,7 @@ class CheckpointStoreBase:
         self._saving[run_id] = saving
         return saving
 
-    def pruning(self, run_id: str, log: WritableLog, writer: SnapshotWriter) -> Pruning:
+    def pruning(self, run_id: str, log: WritableLog, writer: CheckpointWriter) -> Pruning:
         """Not for users: writes a run's checkpoints, and removes those that need not be kept."""
         return Pruning(log, writer, self.retention, lambda: self.backend.read(run_id))
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from recovery.history.snapshot import checked_body, prologue_in
-from recovery.history.start import readable
+from recovery.history.choose_checkpoint import readable
+from recovery.history.restore_checkpoint import checked_body, prologue_in
 from recovery.journal.encoding import decode
 from recovery.journal.events import Event, RunStarted
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from eventlog import Damage, LogRecords, Packed, Record, Snapshot
-from recovery.history.snapshot import (
+from recovery.history.restore_checkpoint import (
     BrokenCheckpointError,
     checked_body,
     checkpoints_in,

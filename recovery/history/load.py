@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from eventlog import Damage, LogRecords, Packed, Record
 from recovery.errors import DamagedRunError, RecoveryError, UnreadableValueError
+from recovery.history.choose_checkpoint import Start, beginning_gone, read_whole, starts
+from recovery.history.restore_checkpoint import Restored
 from recovery.history.signed_resolutions import Resolutions
-from recovery.history.snapshot import Restored
-from recovery.history.start import Start, beginning_gone, read_whole, starts
 from recovery.history.subject_values import SubjectValues, sealed_outcome
 from recovery.journal.contract_version import CURRENT, Rules, version_of
 from recovery.journal.encoding import decode

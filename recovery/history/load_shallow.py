@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from eventlog import Damage, LogRecords, Record
 from recovery.errors import DamagedRunError, UnreadableValueError
+from recovery.history.choose_checkpoint import Start, beginning_gone, read_shallow, starts
 from recovery.history.inventory import needs
 from recovery.history.load import Ended, Entry, ended_by, unrepaired
+from recovery.history.restore_checkpoint import BrokenCheckpointError
 from recovery.history.signed_resolutions import Resolutions
-from recovery.history.snapshot import BrokenCheckpointError
-from recovery.history.start import Start, beginning_gone, read_shallow, starts
 from recovery.journal.call import Call
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import (

@@ -18,9 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from eventlog import Damage, LogError, LogRecords, RefusedValueError, Snapshot, WritableLog
 from eventlog.light_dataclass import light_dataclass
 from recovery.errors import RecoveryError
-from recovery.history.snapshot import BrokenCheckpointError, checked_body, restore, whole_prologue
-from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
-from recovery.history.start import Start, lowest_step, read_shallow, starts
+from recovery.history.choose_checkpoint import Start, lowest_step, read_shallow, starts
+from recovery.history.restore_checkpoint import (
+    BrokenCheckpointError,
+    checked_body,
+    restore,
+    whole_prologue,
+)
+from recovery.history.write_checkpoint import CheckpointMeta, CheckpointWriter
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import Event
 from recovery.journal.messages import Messages
@@ -90,7 +95,7 @@ class Pruning:
     def __init__(
         self,
         log: WritableLog,
-        writer: SnapshotWriter,
+        writer: CheckpointWriter,
         retention: Retention,
         read: Callable[[], ReadableLog | None],
     ) -> None:
@@ -112,14 +117,14 @@ class Pruning:
     def write(
         self, what: CheckpointMeta, state: Mapping[str, Any], messages: Messages, due: bool = False
     ) -> int:
-        """Append a checkpoint; returns its LSN. See SnapshotWriter.write. ``due``: a full one,
+        """Append a checkpoint; returns its LSN. See CheckpointWriter.write. ``due``: a full one,
         whatever retention says."""
         prunes = self._retention.checkpoints > 0
         if self._carries(what) if due else (prunes and self._pays(what, messages)):
-            from recovery.history.full_snapshot import write_full_snapshot  # noqa: PLC0415 - only where it is needed
+            from recovery.history.write_full_checkpoint import write_full_checkpoint  # noqa: PLC0415 - rare
 
             try:
-                lsn = write_full_snapshot(
+                lsn = write_full_checkpoint(
                     self._log, self._writer, what, state, messages, self._prologue
                 )
                 self._due = True

@@ -21,9 +21,14 @@ from recovery.errors import RecoveryError
 from recovery.history.checkpoint import Checkpoint, RecordedOutcomes, seconds_of
 from recovery.history.inventory import needs
 from recovery.history.load import History, load
+from recovery.history.restore_checkpoint import (
+    BrokenCheckpointError,
+    Restored,
+    checkpoints_in,
+    restore,
+)
 from recovery.history.retention import Pruning, Retention
-from recovery.history.snapshot import BrokenCheckpointError, Restored, checkpoints_in, restore
-from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
+from recovery.history.write_checkpoint import CheckpointMeta, CheckpointWriter
 from recovery.journal.keys import step_of
 from recovery.journal.messages import Messages, digests_of
 
@@ -34,14 +39,14 @@ if TYPE_CHECKING:
 # much again as all else, and with 2 a memory that only grows is never copied.
 WORTH = 1.5
 
-PruningOf = Callable[[str, WritableLog, SnapshotWriter], Pruning]
+PruningOf = Callable[[str, WritableLog, CheckpointWriter], Pruning]
 
 
 @dataclass(slots=True, eq=False)
 class _Lane:
     """Checkpoints that each hold the changes since the one before. ``is_new``: none yet."""
 
-    writer: SnapshotWriter
+    writer: CheckpointWriter
     pruning: Pruning
     messages: Messages
     is_new: bool
@@ -74,7 +79,7 @@ class Saving:
         self._lanes = [self._lane(one) for one in reversed(found[: retention.lanes])]
 
     def _lane(self, restored: Restored | None) -> _Lane:
-        writer, messages = SnapshotWriter(self.log, restored), Messages()
+        writer, messages = CheckpointWriter(self.log, restored), Messages()
         if restored is not None:
             messages.restore(restored.messages, restored.refs)
         elif self._history.restored is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from eventlog import Packed
 from recovery.errors import ForgottenError, RecoveryError, SubjectKeysError
-from recovery.history.snapshot import Restored
+from recovery.history.restore_checkpoint import Restored
 from recovery.journal.encoding import SEALED
 from recovery.journal.events import (
     AgentRaised,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from eventlog import LogOwner, Packed
 from recovery.history.find_run import Store, approvers_of, backend_of
+from recovery.inspect.calls_without_outcome import OpenCall
 from recovery.inspect.inbox_view import PendingMessage
 from recovery.inspect.listing_file import ENTRY_MAX, ListingFile, files_of, release
-from recovery.inspect.open_call import OpenCall
 from recovery.inspect.status import PAGE, RunStatus, StatusRead, read_status
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import ParentRun

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from eventlog import Damage, LogRecords, Packed, Record, Snapshot
 from eventlog.light_dataclass import light_dataclass
+from recovery.history.choose_checkpoint import readable
 from recovery.history.first_record import started_of
 from recovery.history.load_shallow import shallow_events
-from recovery.history.snapshot import Restored, checked_body, prologue_in, restore
-from recovery.history.start import readable
+from recovery.history.restore_checkpoint import Restored, checked_body, prologue_in, restore
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import (
     AttemptFailed,

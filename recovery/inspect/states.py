@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, assert_never, get_args
 
 from recovery.history.load import Ended
-from recovery.inspect.open_call import OpenCall
+from recovery.inspect.calls_without_outcome import OpenCall
 from recovery.journal.events import RunCancelled, RunFailed, RunFinished, RunParked, RunUndone
 
 State = Literal[

@@ -18,8 +18,8 @@ from recovery.history.load import Ended, Entry
 from recovery.history.load_shallow import ShallowHistory, load_shallow
 from recovery.history.signed_resolutions import kinds_signed
 from recovery.history.subject_values import is_personal
+from recovery.inspect.calls_without_outcome import OpenCall, open_calls, packed_value
 from recovery.inspect.inbox_view import OpenInbox, PendingMessage, unread
-from recovery.inspect.open_call import OpenCall, open_calls, packed_value
 from recovery.inspect.run_event import EventReader, line_of, text_of
 from recovery.inspect.states import BROKEN, OPEN, State, state_of_end, state_of_parked
 from recovery.journal.events import (

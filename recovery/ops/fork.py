@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack
 
 from eventlog import Damage, LogRecords, Packed, Snapshot, WritableLog
 from recovery.errors import DamagedRunError, RecoveryError
+from recovery.history.choose_checkpoint import Start, lowest_step, read_whole, starts
 from recovery.history.find_run import Store, backend_of, claim, reader_of
 from recovery.history.first_record import started_of
 from recovery.history.inventory import stored_checkpoints
@@ -20,10 +21,9 @@ from recovery.history.load import (
     prologue_of,
     tallies_of,
 )
-from recovery.history.snapshot import Restored, checked_body
-from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
-from recovery.history.start import Start, lowest_step, read_whole, starts
+from recovery.history.restore_checkpoint import Restored, checked_body
 from recovery.history.subject_values import keys_in, values_of
+from recovery.history.write_checkpoint import CheckpointMeta, CheckpointWriter
 from recovery.journal.encoding import decode_shallow, encode
 from recovery.journal.events import (
     AgentRaised,
@@ -368,7 +368,7 @@ class _Fork:
             timestamp_text=base.timestamp_text,
             removed=base.removed,
         )
-        writer = SnapshotWriter(draft, None, self.subjects.state_value)
+        writer = CheckpointWriter(draft, None, self.subjects.state_value)
         return writer.write(what, base.state, messages)
 
     def _changed(self, part: _ForkSource) -> _ForkSource:

@@ -125,7 +125,7 @@ class LogStore:
 
     def remove(self, run_id: str, at: int | None = None) -> None:
         """See ``RunStore.remove``."""
-        from eventlog.remove import remove  # noqa: PLC0415 - only where runs are removed
+        from eventlog.remove_log import remove  # noqa: PLC0415 - only where runs are removed
 
         remove(self._path(run_id), at, also=frozenset({INBOX}), files=self.files)
 
@@ -145,7 +145,7 @@ class LogStore:
 
     def sweep(self) -> int:
         """See ``RunStore.sweep``."""
-        from eventlog.remove import purge_removed  # noqa: PLC0415 - as above
+        from eventlog.remove_log import purge_removed  # noqa: PLC0415 - as above
 
         return purge_removed(self.root, files=self.files)
 
@@ -187,7 +187,7 @@ class LogStore:
 
     def unswept(self) -> list[str]:
         """The runs (by id) that an interrupted removal has left partly."""
-        from eventlog.remove import removed_from  # noqa: PLC0415 - as above
+        from eventlog.remove_log import removed_from  # noqa: PLC0415 - as above
 
         return list(filter(None, map(removed_from, self.files.list_directories(self.root))))
 

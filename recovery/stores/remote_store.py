@@ -18,17 +18,17 @@ from eventlog.errors import UnreachableError
 from eventlog.format.record import encode_payload
 from eventlog.remote.appender import RemoteAppender
 from eventlog.remote.directory import RemoteDirectory
-from eventlog.remote.engine import (
+from eventlog.remote.link import Link
+from eventlog.remote.log import RemoteLog, RemoteReader, ServerClock, append_in_turn
+from eventlog.remote.log_server import (
     HEAD_ALONE,
-    Engine,
     Head,
     Label,
     Loaded,
+    LogServer,
     LostConnectionError,
     Owner,
 )
-from eventlog.remote.link import Link
-from eventlog.remote.log import RemoteLog, RemoteReader, ServerClock, append_in_turn
 from eventlog.remote.log_url import url_of
 from recovery.errors import RecoveryError
 from recovery.journal.inbox_messages import RUN_LSN
@@ -42,14 +42,14 @@ POST_WAIT_S = 10.0  # for other senders, and for a server that does not answer
 
 
 class RemoteStore:
-    """The part of a RunStore that needs nothing but an Engine."""
+    """The part of a RunStore that needs nothing but a LogServer."""
 
     is_remote = True
     durability = "power"
 
     def __init__(
         self,
-        engine: Engine,
+        log_server: LogServer,
         clock: ServerClock,
         *,
         lease_s: float,
@@ -58,13 +58,13 @@ class RemoteStore:
     ) -> None:
         if not lease_s >= 1:
             raise ValueError(f"lease_s is 1 or more, not {lease_s}")
-        self.engine, self.clock, self.lease_s = engine, clock, lease_s
-        self.address, self.encryption = engine.address, encryption
-        self._link = Link(engine, lease_s, patience_s)
+        self.log_server, self.clock, self.lease_s = log_server, clock, lease_s
+        self.address, self.encryption = log_server.address, encryption
+        self._link = Link(log_server, lease_s, patience_s)
 
-    def use(self, engine: Engine) -> None:
-        """For tests: use this engine, which may lose connections."""
-        self.engine = self._link.engine = engine
+    def use(self, log_server: LogServer) -> None:
+        """For tests: use this server of logs, which may lose connections."""
+        self.log_server = self._link.log_server = log_server
 
     def claim(self, run_id: str, takeover: bool = False) -> WritableLog:
         """See ``RunStore.claim``."""
@@ -84,11 +84,11 @@ class RemoteStore:
 
     def _claimed(self, run_id: str, takeover: bool) -> Head:
         ours = this_process()
-        head = self.engine.claim(run_id, os.urandom(16), ours, self.lease_s)
+        head = self.log_server.claim(run_id, os.urandom(16), ours, self.lease_s)
         if head.owner == ours:
             return head
         if takeover or is_dead(head.owner):
-            claim = self.engine.claim if takeover else self.engine.claim_from_dead
+            claim = self.log_server.claim if takeover else self.log_server.claim_from_dead
             head = claim(run_id, os.urandom(16), ours, self.lease_s, head.epoch)
         if head.owner != ours:
             raise self._locked(head)
@@ -96,7 +96,7 @@ class RemoteStore:
 
     def loaded_run(self, run_id: str) -> Loaded | None:
         """A run that this process has just claimed."""
-        return self.engine.load(run_id)
+        return self.log_server.load(run_id)
 
     def closed_run(self, run_id: str) -> None:
         """This process has let go of a run."""
@@ -110,7 +110,7 @@ class RemoteStore:
     def _release(self, head: Head) -> None:
         """Let go of a log that could not be opened."""
         appender = RemoteAppender(
-            self._link, RemoteDirectory(self.engine, Loaded(head, [])), head, None, os.urandom
+            self._link, RemoteDirectory(self.log_server, Loaded(head, [])), head, None, os.urandom
         )
         appender.close()
 
@@ -123,7 +123,7 @@ class RemoteStore:
         return self._reader(f"{check_run_id(run_id)}/{INBOX}")
 
     def _reader(self, name: str) -> RemoteReader | None:
-        return self.reader_of(self.engine.load(name))
+        return self.reader_of(self.log_server.load(name))
 
     def reader_of(self, loaded: Loaded | None, watched: bool = False) -> RemoteReader | None:
         """A reader of a log that was loaded; ``watched``: it looks for no more."""
@@ -131,13 +131,13 @@ class RemoteStore:
             return None
         if loaded.head.is_alive and is_dead(loaded.head.owner):
             loaded = loaded._replace(head=replace(loaded.head, is_alive=False))
-        directory = RemoteDirectory(self.engine, loaded)
+        directory = RemoteDirectory(self.log_server, loaded)
         return RemoteReader(self.clock, directory, self.encryption, watched)
 
     def size(self, run_id: str) -> int:
         """See ``RunStore.size``."""
         names = (check_run_id(run_id), f"{run_id}/{INBOX}")
-        found = [self.engine.load(name, HEAD_ALONE) for name in names]
+        found = [self.log_server.load(name, HEAD_ALONE) for name in names]
         return sum(one.head.size for one in found if one is not None)
 
     def submit(self, submission: Submission) -> bool:
@@ -168,7 +168,7 @@ class RemoteStore:
             if run_lsn is None:
                 raise RecoveryError(f"run {run_id!r} was removed meanwhile. Nothing was sent.")
             if key and loaded.head.next_lsn > 1:
-                directory = RemoteDirectory(self.engine, loaded)
+                directory = RemoteDirectory(self.log_server, loaded)
                 reader = RemoteReader(self.clock, directory, self.encryption)
                 if lsn := posted_lsn(reader.records(), (kind, parts), key):
                     return lsn
@@ -178,7 +178,7 @@ class RemoteStore:
             except RefusedValueError as exc:  # too large
                 raise RefusedValueError(kind, exc.reason) from None
             appender, lsn = append_in_turn(
-                self.engine, self.clock, loaded, self.encryption, payload, wakes=run_id
+                self.log_server, self.clock, loaded, self.encryption, payload, wakes=run_id
             )
             if self._is_posted(appender, until):
                 return lsn
@@ -190,16 +190,16 @@ class RemoteStore:
         batch = appender.take(renews=False)
         assert batch is not None
         try:
-            return batch.key in self.engine.append([batch], 0)
+            return batch.key in self.log_server.append([batch], 0)
         except LostConnectionError as exc:
             why: BaseException = exc
         while time.monotonic() < until:
             time.sleep(0.1)
             try:
-                end, is_there = self.engine.resolve([batch]).get(batch.key, (0, False))
+                end, is_there = self.log_server.resolve([batch]).get(batch.key, (0, False))
                 if is_there or end != batch.expected:
                     return is_there
-                if batch.key in self.engine.append([batch], 0):
+                if batch.key in self.log_server.append([batch], 0):
                     return True
                 # The first statement may have been executed only now: look again.
             except LostConnectionError as exc:

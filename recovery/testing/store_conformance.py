@@ -5,9 +5,9 @@
         def open_store(self, tmp_path):
             return lambda: MyStore(tmp_path)      # two calls: as two processes would open it
 
-For a store on a server, made of an Engine, ``ServerConformance`` has more: commits whose outcome is
-unknown, statements that are executed late, and leases that run out. ``FaultConformance`` ends the
-connection at each request of a run's whole life.
+For a store on a server, made of a LogServer, ``ServerConformance`` has more: commits whose outcome
+is unknown, statements that are executed late, and leases that run out. ``FaultConformance`` ends
+the connection at each request of a run's whole life.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 
 from eventlog import LogError, LogLockedError, WritableLog
 from eventlog.errors import FencedError, UnreachableError
-from eventlog.remote.engine import Batch, LostConnectionError
+from eventlog.remote.log_server import Batch, LostConnectionError
 from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent.recoverable import RecoverableAgent
 from recovery.declare.tool import tool
@@ -38,7 +38,7 @@ from recovery.testing.conformance_parts.of_logs import (
 )
 from recovery.testing.conformance_parts.of_runs import RunConformance
 
-__all__ = ["FaultConformance", "FaultyEngine", "ServerConformance", "StoreConformance"]
+__all__ = ["FaultConformance", "FaultyLogServer", "ServerConformance", "StoreConformance"]
 
 
 class StoreConformance(LogConformance, RunConformance):
@@ -49,8 +49,8 @@ class StoreConformance(LogConformance, RunConformance):
     """
 
 
-class FaultyEngine:
-    """An engine whose connection is lost where a test says so.
+class FaultyLogServer:
+    """A server of logs whose connection is lost where a test says so.
 
     ``faults``: for the next calls of ``append`` and ``resolve``: "before" (the server has not
     executed it), "after" (it has), "late" (it does after the next ``resolve``), "" (nothing).
@@ -66,7 +66,7 @@ class FaultyEngine:
         return getattr(self.inner, name)
 
     def append(self, batches: Sequence[Batch], lease_s: float) -> set[int]:
-        """See Engine."""
+        """See LogServer."""
         self.appends += 1
         fault = self.faults.pop(0) if self.faults else ""
         if fault == "before":
@@ -80,7 +80,7 @@ class FaultyEngine:
         return accepted
 
     def resolve(self, batches: Sequence[Batch]) -> dict[int, tuple[int, bool]]:
-        """See Engine."""
+        """See LogServer."""
         fault = self.faults.pop(0) if self.faults else ""
         if fault:
             raise LostConnectionError("cut again")
@@ -92,10 +92,10 @@ class FaultyEngine:
 
 
 class ServerConformance(StoreConformance):
-    """Tests of a store that is made of an Engine (see RemoteStore).
+    """Tests of a store that is made of a LogServer (see RemoteStore).
 
     A subclass also has the fixture ``open_faulty``: a function that opens the store with these
-    options: ``lease_s``, ``patience_s``, and ``wrap``, a function that is given the engine and
+    options: ``lease_s``, ``patience_s``, and ``wrap``, a function that is given the log_server and
     returns the one to use.
     """
 
@@ -104,10 +104,10 @@ class ServerConformance(StoreConformance):
     def test_an_append_of_unknown_outcome_is_there_once(
         self, open_store: OpenStore, open_faulty: Any, fault: str, more: list[str]
     ) -> None:
-        store = open_faulty(wrap=FaultyEngine)
+        store = open_faulty(wrap=FaultyLogServer)
         with store.claim(RUN) as log:
             written(log, 1)
-            store.engine.faults = [fault, *more]
+            store.log_server.faults = [fault, *more]
             written(log, 2)
             assert log.durable_lsn == 2
             written(log, 3)
@@ -132,24 +132,24 @@ class ServerConformance(StoreConformance):
         for fault in ("before", "after", "late"):
             at, was_there = 0, True
             while was_there:
-                store = open_faulty(wrap=FaultyEngine)
+                store = open_faulty(wrap=FaultyLogServer)
                 effects.clear()
-                store.engine.faults = [*[""] * at, fault]
+                store.log_server.faults = [*[""] * at, fault]
                 made = RecoverableAgent(agent, CheckpointStore(store))
                 result = made.run_with_recovery_sync("task", f"{fault}_{at}")
                 assert result["result"] == effects == [1, 2, 3, 4], (fault, at)
-                was_there = not store.engine.faults
+                was_there = not store.log_server.faults
                 at += 1
             assert at > 4
 
     def test_a_stale_batch_of_unknown_outcome_is_refused(
         self, open_store: OpenStore, open_faulty: Any
     ) -> None:
-        store = open_faulty(wrap=FaultyEngine)
+        store = open_faulty(wrap=FaultyLogServer)
         log = store.claim(RUN)
         written(log, 1)
         new = open_store().claim(RUN, takeover=True)
-        store.engine.faults = ["before"]
+        store.log_server.faults = ["before"]
         log.append("value", "stale")
         with pytest.raises(FencedError):
             log.commit()
@@ -161,12 +161,12 @@ class ServerConformance(StoreConformance):
     def test_what_arrived_before_a_takeover_is_kept(
         self, open_store: OpenStore, open_faulty: Any
     ) -> None:
-        store = open_faulty(wrap=FaultyEngine)
+        store = open_faulty(wrap=FaultyLogServer)
         log = store.claim(RUN)
-        store.engine.faults = ["after", "again"]
+        store.log_server.faults = ["after", "again"]
         log.append("value", 1)
         taken: list[WritableLog] = []
-        inner = store.engine.inner.append
+        inner = store.log_server.inner.append
 
         def append(*values: Any) -> Any:
             found = inner(*values)
@@ -174,7 +174,7 @@ class ServerConformance(StoreConformance):
                 taken.append(open_store().claim(RUN, takeover=True))
             return found
 
-        store.engine.inner.append = append
+        store.log_server.inner.append = append
         log.commit()
         assert log.durable_lsn == 1 and taken[0].last_lsn == 1
         log.append("value", "stale")
@@ -186,18 +186,18 @@ class ServerConformance(StoreConformance):
     def test_patience_ends_in_an_error_that_says_what_is_known(
         self, open_store: OpenStore, open_faulty: Any
     ) -> None:
-        store: RemoteStore = open_faulty(wrap=FaultyEngine, patience_s=0.3)
+        store: RemoteStore = open_faulty(wrap=FaultyLogServer, patience_s=0.3)
         log = store.claim(RUN)
         written(log, 1)
-        engine: Any = store.engine
-        engine.faults = ["before"] * 1000
+        log_server: Any = store.log_server
+        log_server.faults = ["before"] * 1000
         log.append("value", 2)
         with pytest.raises(UnreachableError, match="has not answered"):
             log.commit()
         with pytest.raises(LogError):
             log.append("value", 3)
         log.close()
-        engine.faults = []
+        log_server.faults = []
         with open_store().claim(RUN, takeover=True) as after:
             assert after.last_lsn == 1
 
@@ -207,8 +207,8 @@ class ServerConformance(StoreConformance):
         open_store().claim(RUN).close()
         body = {"uid": "u", "name": "go", "value": 1, "who": ""}
         for i, fault in enumerate(("before", "after", "late")):
-            store = open_faulty(wrap=FaultyEngine)
-            store.engine.faults = [fault]
+            store = open_faulty(wrap=FaultyLogServer)
+            store.log_server.faults = [fault]
             assert store.post(RUN, "signal", body) == i + 1
         inbox = open_store().inbox(RUN)
         assert inbox is not None
@@ -223,7 +223,7 @@ class ServerConformance(StoreConformance):
         with pytest.raises(LogLockedError):
             open_store().claim(RUN)
 
-        class Deaf(FaultyEngine):  # as a process that was stopped
+        class Deaf(FaultyLogServer):  # as a process that was stopped
             def append(self, batches: Sequence[Batch], lease_s: float) -> set[int]:
                 if not any(batch.pieces for batch in batches):
                     return {batch.key for batch in batches}
@@ -242,12 +242,12 @@ class ServerConformance(StoreConformance):
             one.close()
 
     def test_what_waits_goes_out_in_one_statement(self, open_faulty: Any) -> None:
-        store = open_faulty(wrap=FaultyEngine)
+        store = open_faulty(wrap=FaultyLogServer)
         logs = [store.claim(f"run_{i}") for i in range(20)]
         for log in logs:
             log.append("value", 1)
         assert log.group is not None
-        store.engine.appends = 0
+        store.log_server.appends = 0
         left, done = len(logs), threading.Event()
 
         def ended(log: WritableLog, error: Exception | None) -> None:
@@ -258,7 +258,7 @@ class ServerConformance(StoreConformance):
                 done.set()
 
         log.group.commit(logs, ended)
-        assert done.wait(60) and store.engine.appends == 1
+        assert done.wait(60) and store.log_server.appends == 1
         for log in logs:
             log.close()
 

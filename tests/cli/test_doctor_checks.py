@@ -17,7 +17,7 @@ from eventlog import EventLog
 from eventlog.files.file_systems import Mount
 from eventlog.files.memory import MemoryFiles
 from eventlog.files.posix import OSDirectory, OSFile, OSFiles
-from eventlog.remove import removed_from
+from eventlog.remove_log import removed_from
 from recovery import CheckpointStore, RecoverableAgent
 from recovery.cli import doctor_checks, doctor_disk
 from recovery.cli.doctor_checks import (

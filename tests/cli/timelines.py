@@ -16,7 +16,7 @@ from typing import Any
 
 from eventlog import EventLog
 from eventlog.files.posix import OSFiles
-from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
+from recovery.history.write_checkpoint import CheckpointMeta, CheckpointWriter
 from recovery.journal.encoding import encode
 from recovery.journal.events import (
     AttemptFailed,
@@ -64,7 +64,7 @@ class Script:
         self._messages = 0
         self.recoveries = 0
         self.run_id = run_id or path.name
-        self._snapshots = SnapshotWriter(self._log)
+        self._snapshots = CheckpointWriter(self._log)
         self.note(RunStarted(self.run_id, pack(task, "task"), "0123456789abcdef"))
 
     def wait(self, seconds: float) -> Script:

@@ -31,17 +31,19 @@ class TestNatsStore(ServerConformance):
 
     @pytest.fixture
     def open_faulty(self, server: Any, stream: str) -> Callable[..., Any]:
-        def opened(wrap: Callable[[Any], Any] = lambda engine: engine, **options: Any) -> Any:
+        def opened(
+            wrap: Callable[[Any], Any] = lambda log_server: log_server, **options: Any
+        ) -> Any:
             store = nats.NatsStore(server, stream, **options)
-            store.use(wrap(store.engine))
+            store.use(wrap(store.log_server))
             return store
 
         return opened
 
     @pytest.fixture
     def damage(self, open_store: Callable[[], Any]) -> Callable[[str], None]:
-        engine = open_store().engine
-        return lambda run_id: engine.ask(lambda: engine.delete(run_id, 6))
+        log_server = open_store().log_server
+        return lambda run_id: log_server.ask(lambda: log_server.delete(run_id, 6))
 
 
 def test_what_was_committed_is_there_after_the_server_was_killed(server: Any) -> None:

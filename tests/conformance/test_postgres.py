@@ -89,7 +89,7 @@ class Counting(Connections):
 def counted(url: str) -> tuple[PostgresStore, Counting]:
     store = PostgresStore(url)
     connections = Counting(url, 60)
-    store.engine.connections = connections
+    store.log_server.connections = connections
     return store, connections
 
 
@@ -117,7 +117,7 @@ def test_statements_are_few(url: str) -> None:
 def test_a_pooler_may_change_the_server_process_below_a_connection(url: str) -> None:
     store = PostgresStore(url)
     log = store.claim(RUN)
-    connections = store.engine.connections
+    connections = store.log_server.connections
 
     def idle() -> Any:
         while not connections._idle:  # the link's thread gives it back after its answer

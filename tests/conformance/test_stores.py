@@ -49,9 +49,11 @@ class TestPostgresStore(ServerConformance):
 
     @pytest.fixture
     def open_faulty(self, url: str) -> Callable[..., PostgresStore]:
-        def opened(wrap: Callable[[Any], Any] = lambda engine: engine, **options: Any) -> Any:
+        def opened(
+            wrap: Callable[[Any], Any] = lambda log_server: log_server, **options: Any
+        ) -> Any:
             store = PostgresStore(url, **options)
-            store.use(wrap(store.engine))
+            store.use(wrap(store.log_server))
             return store
 
         return opened

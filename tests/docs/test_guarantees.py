@@ -7,7 +7,7 @@ import re
 import pytest
 
 from eventlog.format import frame, json_values
-from recovery.history import snapshot
+from recovery.history import restore_checkpoint
 from recovery.values import builtin_codecs, codec
 from tests.support.paths import ROOT
 
@@ -52,7 +52,7 @@ def test_every_limit_that_the_security_page_names_has_the_value_that_it_says() -
     assert (frame.PAYLOAD_SIZE_MAX, frame.FILE_SIZE_MAX) == (64 << 20, (1 << 30) + (128 << 20))
     assert (frame.LSN_MAX, frame.EPOCH_MAX) == ((1 << 63) - 1, (1 << 48) - 1)
     assert (frame.NUMBER_MAX, json_values.JSON_DEPTH_MAX) == ((1 << 32) - 1, 200)
-    assert snapshot.BASES_MAX == 64
+    assert restore_checkpoint.BASES_MAX == 64
     assert (codec.ALIKE_MAX, codec.LEVELS_MAX, builtin_codecs.FRACTION_SIZE_MAX) == (64, 64, 1024)
 
 

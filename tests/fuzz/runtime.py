@@ -8,8 +8,8 @@ import msgpack
 
 from eventlog import Record, Snapshot
 from recovery.errors import UnreadableValueError
-from recovery.history.snapshot import BrokenCheckpointError, Restored, restore
-from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
+from recovery.history.restore_checkpoint import BrokenCheckpointError, Restored, restore
+from recovery.history.write_checkpoint import CheckpointMeta, CheckpointWriter
 from recovery.journal.encoding import decode, encode
 from recovery.journal.events import TYPES
 from recovery.journal.messages import Messages
@@ -99,7 +99,7 @@ def _save(choices: Choices, log: Log, saved: dict[int, tuple[Any, Any]]) -> None
         lsn = log.append("messages", pack({"new": [unpack(one) for one in packed]}, ""))
         return [Ref(lsn, i) for i in range(len(packed))]
 
-    writer, messages = SnapshotWriter(log), Messages(record)
+    writer, messages = CheckpointWriter(log), Messages(record)
     messages.on_change = writer.messages_changed
     state: dict[str, Any] = {}
     for step in range(1, choices.number(1, 6) + 1):
@@ -168,7 +168,7 @@ def _goes_on(log: Log, restored: Restored) -> None:
     messages.restore(restored.messages, restored.refs)
     beside = Log()
     beside.records = dict(log.records)
-    writer = SnapshotWriter(beside, restored)
+    writer = CheckpointWriter(beside, restored)
     last = beside.records[writer.write(CheckpointMeta("run", 99, 0.0), state, messages)]
     assert isinstance(last, Snapshot)
     again = restore(beside.fetch, last)

@@ -22,7 +22,7 @@ SOURCES = {"eventlog": "eventlog", "recovery": "recovery", "logdump": "tools/log
 ROOMS = {
     "eventlog": [
         *"light_dataclass errors format files crypto encryption protocols read write".split(),
-        *("repair", "remove", "remote"),
+        *("repair", "remove_log", "remote"),
         *("dump", "transfer", "", "testing"),
     ],
     "recovery": [

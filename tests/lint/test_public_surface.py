@@ -18,7 +18,7 @@ import pytest
 
 import eventlog.dump
 import eventlog.encryption
-import eventlog.remove
+import eventlog.remove_log
 import eventlog.repair
 import eventlog.testing
 import eventlog.transfer
@@ -74,7 +74,7 @@ PUBLIC: dict[str, Any] = {
         recovery.subjects,
         *(recovery.integrations.hive, recovery.integrations.otel, *EXTRA),
         *(eventlog, eventlog.errors, eventlog.encryption, eventlog.dump, eventlog.repair),
-        *(eventlog.transfer, eventlog.remove, eventlog.testing),
+        *(eventlog.transfer, eventlog.remove_log, eventlog.testing),
     )
 }
 WRITTEN_FOR_USERS = [

@@ -12,7 +12,7 @@ from typing import Any
 
 from eventlog import LogReader, Snapshot
 from recovery import OutcomeUnknown
-from recovery.history.snapshot import BrokenCheckpointError, is_left_over, restore
+from recovery.history.restore_checkpoint import BrokenCheckpointError, is_left_over, restore
 from recovery.inspect.follow import events as run_events
 from recovery.inspect.run_event import RunEvent
 from recovery.journal.encoding import decode

@@ -35,8 +35,8 @@ from nats.errors import Error as NatsError
 
 from eventlog import LogError
 from eventlog.errors import UnreachableError
-from eventlog.remote.engine import Batch, Head, Loaded, LostConnectionError, Owner, Piece
 from eventlog.remote.log import ServerClock
+from eventlog.remote.log_server import Batch, Head, Loaded, LostConnectionError, Owner, Piece
 from recovery.stores.protocol import INBOX, check_run_id
 from recovery.stores.remote_store import RemoteStore
 from tests.support.tcp_proxy import free_port
@@ -142,8 +142,8 @@ class Message(NamedTuple):
 
 
 @dataclass
-class NatsEngine:
-    """Logs as the subjects of one stream: see Engine."""
+class NatsLogServer:
+    """Logs as the subjects of one stream: see LogServer."""
 
     server: Server
     stream: str
@@ -246,18 +246,18 @@ class NatsEngine:
         given |= {"seq": before} if before else {}
         await api(self._client, f"STREAM.PURGE.{self.stream}", given)
 
-    # -- Engine
+    # -- LogServer
 
     def claim(
         self, name: str, log_id: bytes, owner: Owner, lease_s: float, instead_of: int | None = None
     ) -> Head:
-        """See Engine."""
+        """See LogServer."""
         return self.ask(partial(self._claim, new_head(name, log_id, owner), lease_s, instead_of))
 
     def claim_from_dead(
         self, name: str, log_id: bytes, owner: Owner, lease_s: float, instead_of: int
     ) -> Head:
-        """See Engine."""
+        """See LogServer."""
         new = new_head(name, log_id, owner)
         return self.ask(partial(self._claim, new, lease_s, instead_of, is_dead=True))
 
@@ -282,7 +282,7 @@ class NatsEngine:
             await self.publish(last.number if last else 0, head, lease_s)
 
     def load(self, name: str, after: tuple[int, int] = (0, 0)) -> Loaded | None:
-        """See Engine."""
+        """See LogServer."""
         found = self.ask(partial(self._messages, name))
         if not found:
             return None
@@ -291,12 +291,12 @@ class NatsEngine:
         return Loaded(head, [piece for piece in pieces if piece[:2] >= after])
 
     def segment(self, key: int, number: int) -> list[Piece]:
-        """See Engine."""
+        """See LogServer."""
         loaded = self.load(self._names[key], (number, 0))
         return [one for one in loaded.pieces if one.number == number] if loaded else []
 
     def append(self, batches: Sequence[Batch], lease_s: float) -> set[int]:
-        """See Engine. Messages of several logs are on their way at once."""
+        """See LogServer. Messages of several logs are on their way at once."""
 
         async def send() -> list[bool]:
             return await asyncio.gather(*(self._append(one, lease_s) for one in batches))
@@ -337,7 +337,7 @@ class NatsEngine:
                 return True
 
     def resolve(self, batches: Sequence[Batch]) -> dict[int, tuple[int, bool]]:
-        """See Engine."""
+        """See LogServer."""
         found: dict[int, tuple[int, bool]] = {}
         for one in batches:
             there = self._run(partial(self._messages, self._names[one.key]))
@@ -363,51 +363,55 @@ def _ns(text: str) -> int:
 class NatsStore(RemoteStore):
     """Runs on NATS JetStream: see RunStore."""
 
-    engine: NatsEngine
+    log_server: NatsLogServer
 
     def __init__(
         self, server: Server, stream: str, lease_s: float = 30.0, patience_s: float = 60.0
     ) -> None:
         clock = ServerClock()
-        engine = NatsEngine(server, stream, clock)
-        super().__init__(engine, clock, lease_s=lease_s, patience_s=patience_s, encryption=None)
+        log_server = NatsLogServer(server, stream, clock)
+        super().__init__(log_server, clock, lease_s=lease_s, patience_s=patience_s, encryption=None)
 
     def run_ids(self) -> list[str]:
         """See ``RunStore.run_ids``."""
-        return self.engine.ask(self._run_ids)
+        return self.log_server.ask(self._run_ids)
 
     async def _run_ids(self) -> list[str]:
-        engine = self.engine
-        asked = {"subjects_filter": f"{engine.stream}.*"}
-        what = f"STREAM.INFO.{engine.stream}"
-        subjects = (await api(engine.server.client, what, asked))["state"].get("subjects") or {}
+        log_server = self.log_server
+        asked = {"subjects_filter": f"{log_server.stream}.*"}
+        what = f"STREAM.INFO.{log_server.stream}"
+        subjects = (await api(log_server.server.client, what, asked))["state"].get("subjects") or {}
         names = sorted(bytes.fromhex(one.rpartition(".")[2]).decode() for one in subjects)
-        lasts = {name: await engine.last(name) for name in names if "/" not in name}
+        lasts = {name: await log_server.last(name) for name in names if "/" not in name}
         return [name for name, last in lasts.items() if last is not None and not last.is_gone]
 
     def loaded_inbox(self, run_id: str) -> tuple[int | None, Loaded]:
         """See RemoteStore."""
-        name, log = f"{run_id}/{INBOX}", self.engine.ask(partial(self.engine.last, run_id))
+        name, log = f"{run_id}/{INBOX}", self.log_server.ask(partial(self.log_server.last, run_id))
         if log is None or log.is_gone:
             return None, None  # type: ignore[return-value]
-        while (loaded := self.engine.load(name)) is None:
-            self.engine.ask(partial(self.engine.publish, 0, new_head(name, os.urandom(16)), 0.0))
+        while (loaded := self.log_server.load(name)) is None:
+            self.log_server.ask(
+                partial(self.log_server.publish, 0, new_head(name, os.urandom(16)), 0.0)
+            )
         return log.head.next_lsn - 1, loaded
 
     def remove(self, run_id: str, at: int | None = None) -> None:
         """See ``RunStore.remove``."""
         check_run_id(run_id)
-        engine = self.engine
+        log_server = self.log_server
         while True:
-            last = engine.ask(partial(engine.last, run_id))
+            last = log_server.ask(partial(log_server.last, run_id))
             if last is None or last.is_gone:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), run_id)
             if last.head.is_alive:
                 raise self._locked(last.head)
             if at is not None and last.head.next_lsn != at + 1:
                 raise LogError(f"{run_id} does not end at LSN {at} any more. Nothing was removed.")
-            gone = engine.ask(partial(engine.publish, last.number, last.head, 0.0, (), True))
+            gone = log_server.ask(
+                partial(log_server.publish, last.number, last.head, 0.0, (), True)
+            )
             if gone:
                 break
-        engine.ask(partial(engine.purge, f"{run_id}/{INBOX}"))
-        engine.ask(partial(engine.purge, run_id, gone + 1))
+        log_server.ask(partial(log_server.purge, f"{run_id}/{INBOX}"))
+        log_server.ask(partial(log_server.purge, run_id, gone + 1))

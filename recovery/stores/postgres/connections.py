@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 import psycopg
 
 from eventlog.errors import LogError, UnreachableError
-from eventlog.remote.engine import LostConnectionError
+from eventlog.remote.log_server import LostConnectionError
 from recovery.stores.postgres.binary import Prepared
 from recovery.stores.postgres.schema import CREATE, VERSION
 

@@ -16,13 +16,13 @@ import psycopg
 from eventlog import LogError, LogOwner
 from eventlog.encryption import Encryption
 from eventlog.errors import UnreachableError
-from eventlog.remote.engine import HEAD_ALONE, Loaded, LostConnectionError
 from eventlog.remote.log import RemoteReader, ServerClock
+from eventlog.remote.log_server import HEAD_ALONE, Loaded, LostConnectionError
 from eventlog.remote.log_url import url_of
 from recovery.errors import RecoveryError
 from recovery.stores.postgres.connections import Connections
-from recovery.stores.postgres.engine import PostgresEngine
 from recovery.stores.postgres.keys import PostgresKeys
+from recovery.stores.postgres.log_server import PostgresLogServer
 from recovery.stores.postgres.watch import Watch
 from recovery.stores.protocol import (
     INBOX,
@@ -128,7 +128,7 @@ class PostgresStore(RemoteStore):
     for a newer schema; UnreachableError.
     """
 
-    engine: PostgresEngine
+    log_server: PostgresLogServer
 
     def __init__(
         self,
@@ -141,13 +141,13 @@ class PostgresStore(RemoteStore):
         encryption: Encryption | None = None,
     ) -> None:
         clock = ServerClock()
-        engine = PostgresEngine(Connections.to(url, patience_s), clock)
+        log_server = PostgresLogServer(Connections.to(url, patience_s), clock)
         super().__init__(
-            engine, clock, lease_s=lease_s, patience_s=patience_s, encryption=encryption
+            log_server, clock, lease_s=lease_s, patience_s=patience_s, encryption=encryption
         )
-        document = PostgresKeys(engine.connections)
+        document = PostgresKeys(log_server.connections)
         self.subject_keys = SubjectKeys(document, encryption, look_every_s=KEYS_S)
-        self._watch = Watch(engine, poll_s, listen_url)
+        self._watch = Watch(log_server, poll_s, listen_url)
         self._seen = 0  # of the changes that the watch has heard of
         _stores.add(self)
 
@@ -155,7 +155,7 @@ class PostgresStore(RemoteStore):
         """The run and its inbox, in one statement; the inbox is watched from now on."""
         name = f"{run_id}/{INBOX}"
         self._watch.add(run_id)
-        found = self.engine.load_many({run_id: (0, 0), name: (0, 0)})
+        found = self.log_server.load_many({run_id: (0, 0), name: (0, 0)})
         self._watch.put(run_id, found.get(name))
         return found.get(run_id)
 
@@ -187,7 +187,7 @@ class PostgresStore(RemoteStore):
 
     def wait(self, timeout_s: float) -> bool:
         """See ``RunQueue.wait``. Also until the next lease ends, or the next run is due."""
-        ((next_s,),) = self.engine.rows(_NEXT)
+        ((next_s,),) = self.log_server.rows(_NEXT)
         is_soon = next_s is not None and next_s + NEXT_AFTER_S < timeout_s
         pause_s = next_s + NEXT_AFTER_S if is_soon else timeout_s
         changed = self._watch.wait(pause_s, self._seen)
@@ -199,7 +199,7 @@ class PostgresStore(RemoteStore):
 
     def run_ids(self) -> list[str]:
         """See ``RunStore.run_ids``."""
-        rows = self.engine.rows(
+        rows = self.log_server.rows(
             "select name from {s}.logs where epoch > 0 and strpos(name, '/') = 0 order by name"
         )
         return [name for (name,) in rows]
@@ -208,15 +208,15 @@ class PostgresStore(RemoteStore):
         """See RemoteStore."""
         name = f"{run_id}/{INBOX}"
         values = (run_id, name, os.urandom(16), name)
-        ((run_lsn, _),) = self.engine.rows(_INBOX, values)
-        loaded = self.engine.load(name)
+        ((run_lsn, _),) = self.log_server.rows(_INBOX, values)
+        loaded = self.log_server.load(name)
         if run_lsn is None or loaded is None:
             return None, loaded  # type: ignore[return-value]
         return run_lsn, loaded
 
     def remove(self, run_id: str, at: int | None = None) -> None:
         """See ``RunStore.remove``."""
-        tries, asked = 0, self.engine.sql("select {s}.remove(%s, %s)")
+        tries, asked = 0, self.log_server.sql("select {s}.remove(%s, %s)")
         values = (check_run_id(run_id), at)
 
         def act(cursor: psycopg.Cursor[Any]) -> str:
@@ -225,14 +225,14 @@ class PostgresStore(RemoteStore):
             ((found,),) = cursor.execute(asked, values).fetchall()
             return str(found)
 
-        found = self.engine.connections.ask(act)
+        found = self.log_server.connections.ask(act)
         path = url_of(self.address, run_id)
         if found == "missing" and tries > 1:  # its first answer was lost
             return
         if found == "missing":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if found == "held":
-            loaded = self.engine.load(run_id, HEAD_ALONE)
+            loaded = self.log_server.load(run_id, HEAD_ALONE)
             if loaded is not None:
                 raise self._locked(loaded.head)
         if found != "removed":
@@ -244,7 +244,7 @@ class PostgresStore(RemoteStore):
     def adopt(self, run_id: str, logs: Mapping[str, LogBytes]) -> None:
         """See ``AdoptsLogs.adopt``. In one transaction."""
         check_run_id(run_id)
-        sql = self.engine.sql
+        sql = self.log_server.sql
 
         def act(cursor: psycopg.Cursor[Any]) -> bool:
             with cursor.connection.transaction():
@@ -264,7 +264,7 @@ class PostgresStore(RemoteStore):
             return True
 
         try:
-            self.engine.connections.run(act)
+            self.log_server.connections.run(act)
         except _TakenError:
             raise RecoveryError(
                 f"{self.address} has a run {run_id!r} already. Nothing was copied."
@@ -274,12 +274,12 @@ class PostgresStore(RemoteStore):
 
     def describe(self) -> list[tuple[str, str, str]]:
         """See DescribesServer."""
-        ((version, standbys, bits),) = self.engine.rows(
+        ((version, standbys, bits),) = self.log_server.rows(
             "select current_setting('server_version'), "
             "current_setting('synchronous_standby_names'), current_setting('data_checksums')"
         )
         began = time.perf_counter()
-        self.engine.rows("select 1")
+        self.log_server.rows("select 1")
         took_ms = (time.perf_counter() - began) * 1000
         no_standby = "A failover may lose the newest records: set synchronous_standby_names."
         return [
@@ -307,9 +307,9 @@ class PostgresStore(RemoteStore):
             values["agents"] = sorted(agents)
         if due:
             one += " and l.shown = any(%(states)s::text[])" if states else ""
-            rows = self.engine.rows(one + _DUE, values | {"states": sorted(states)})
+            rows = self.log_server.rows(one + _DUE, values | {"states": sorted(states)})
         elif not states:
-            rows = self.engine.rows(one + _BY_NAME, values)
+            rows = self.log_server.rows(one + _BY_NAME, values)
         else:
             # The index has the runs of each state in their order: a query for each, not for all.
             values |= {f"state{i}": state for i, state in enumerate(states)}
@@ -317,7 +317,7 @@ class PostgresStore(RemoteStore):
                 f"({one} and {_OF_STATE.get(state, _OF_OTHERS).format(i)}{_BY_NAME})"
                 for i, state in enumerate(states)
             ]
-            rows = self.engine.rows(" union all ".join(parts), values)
+            rows = self.log_server.rows(" union all ".join(parts), values)
             rows = sorted(rows, key=itemgetter(0))[:limit]
         return [_entry(row) for row in rows]
 
@@ -326,11 +326,11 @@ class PostgresStore(RemoteStore):
     def loaded(self, run_ids: Sequence[str]) -> ReadsRuns:
         """See ``ReadsManyRuns.loaded``."""
         names = (name for run_id in run_ids for name in (run_id, f"{run_id}/{INBOX}"))
-        return _LoadedRuns(self, self.engine.load_many(dict.fromkeys(names, (0, 0))))
+        return _LoadedRuns(self, self.log_server.load_many(dict.fromkeys(names, (0, 0))))
 
     def kept(self, run_ids: Sequence[str]) -> dict[str, KeptListing]:
         """See ``ReadsManyRuns.kept``."""
-        rows = self.engine.rows(_KEPT, (list(run_ids),))
+        rows = self.log_server.rows(_KEPT, (list(run_ids),))
         return {name: KeptListing(*found) for name, *found in rows}
 
     def keep(self, contents: Mapping[str, tuple[str, str]]) -> None:
@@ -339,7 +339,7 @@ class PostgresStore(RemoteStore):
         values = (list(contents), versions, [content for _, content in contents.values()])
         # The role may only read; or a run was removed just now.
         with suppress(psycopg.Error):
-            self.engine.rows(_KEEP + "returning log", values)
+            self.log_server.rows(_KEEP + "returning log", values)
 
 
 class _LoadedRuns:

@@ -17,8 +17,8 @@ import psycopg
 
 from eventlog.errors import LogError
 from eventlog.remote.directory import RemoteDirectory
-from eventlog.remote.engine import Loaded
-from recovery.stores.postgres.engine import PostgresEngine
+from eventlog.remote.log_server import Loaded
+from recovery.stores.postgres.log_server import PostgresLogServer
 from recovery.stores.protocol import INBOX
 
 _logger = logging.getLogger("recovery")
@@ -39,8 +39,10 @@ class Watched:
 class Watch:
     """The watched inboxes of one store. Thread-safe."""
 
-    def __init__(self, engine: PostgresEngine, poll_s: float, listen_url: str | None) -> None:
-        self._engine, self._poll_s, self._listen_url = engine, poll_s, listen_url
+    def __init__(
+        self, log_server: PostgresLogServer, poll_s: float, listen_url: str | None
+    ) -> None:
+        self._log_server, self._poll_s, self._listen_url = log_server, poll_s, listen_url
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self.changes = 0  # how often runs have changed, as far as this thread has heard
@@ -62,7 +64,7 @@ class Watch:
             if watched is None or loaded is None:
                 return
             if watched.directory is None:
-                watched.directory = RemoteDirectory(self._engine, loaded)
+                watched.directory = RemoteDirectory(self._log_server, loaded)
             elif loaded.head.key == watched.directory.head.key:
                 watched.directory.apply(loaded)
 
@@ -81,7 +83,7 @@ class Watch:
             names = self._watched if run_ids is None else self._watched.keys() & set(run_ids)
             after = {f"{run_id}/{INBOX}": _end(self._watched[run_id]) for run_id in names}
         if after:
-            for name, loaded in self._engine.load_many(after).items():
+            for name, loaded in self._log_server.load_many(after).items():
                 self.put(name.removesuffix(f"/{INBOX}"), loaded)
 
     def wait(self, timeout_s: float, after: int) -> bool:
@@ -94,7 +96,7 @@ class Watch:
 
     def forked(self) -> None:
         """In a forked child: the parent's runs are not this process'."""
-        self.__init__(self._engine, self._poll_s, self._listen_url)  # type: ignore[misc]
+        self.__init__(self._log_server, self._poll_s, self._listen_url)  # type: ignore[misc]
 
     # -- the thread
 
@@ -113,10 +115,10 @@ class Watch:
     def _run(self) -> None:
         while not self._is_over():
             try:
-                with self._engine.connections.open_listener(self._listen_url) as connection:
+                with self._log_server.connections.open_listener(self._listen_url) as connection:
                     self._listen(connection)
             except (psycopg.Error, LogError, OSError) as exc:
-                _logger.debug("%s: listening again: %s", self._engine.address, exc)
+                _logger.debug("%s: listening again: %s", self._log_server.address, exc)
                 time.sleep(RETRY_S)
             except BaseException:
                 with self._lock:
@@ -124,7 +126,7 @@ class Watch:
                 raise
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
-        channel, echo = self._engine.connections.schema, secrets.token_hex(8)
+        channel, echo = self._log_server.connections.schema, secrets.token_hex(8)
         connection.execute(f'listen "{channel}"'.encode())
         connection.execute("select pg_notify(%s, %s)", (channel, f"?{echo}"))
         self.look()  # what came before
@@ -158,7 +160,7 @@ class Watch:
             _logger.warning(
                 "%s: no notifications arrive, as through a connection pooler in transaction mode. "
                 "Messages to runs are found within %g s. Give listen_url= a URL without the pooler",
-                self._engine.address,
+                self._log_server.address,
                 self._poll_s,
             )
 

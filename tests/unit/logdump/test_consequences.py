@@ -13,8 +13,8 @@ from eventlog import EventLog, LogReader
 from eventlog.dump import BAD_SNAPSHOT, DAMAGED, MISSING, TORN, Finding, dump, verify
 from eventlog.files.memory import MemoryFile, MemoryFiles
 from recovery.errors import DamagedRunError
+from recovery.history.choose_checkpoint import Start
 from recovery.history.load import load
-from recovery.history.start import Start
 from recovery.inspect.status import status_of
 from tests.data.make_runs import RUNS
 

@@ -9,7 +9,7 @@ from typing import Any
 from eventlog.dump import Json
 from logdump.timeline.layout import Bar, place
 from logdump.timeline.texts import DECODED_SIZE_MAX, Texts
-from recovery.inspect.open_call import OpenCall
+from recovery.inspect.calls_without_outcome import OpenCall
 from recovery.inspect.run_event import RunEvent
 from recovery.journal.events import (
     AttemptFailed,

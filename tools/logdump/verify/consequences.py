@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from eventlog import LogError, LogReader, Snapshot
 from eventlog.dump import BAD_SNAPSHOT, MISSING, NOT_A_LOG, TORN, Finding
+from recovery.history.choose_checkpoint import Start, starts
 from recovery.history.inventory import needs
 from recovery.history.load import Entry
 from recovery.history.load_shallow import shallow_events
-from recovery.history.start import Start, starts
-from recovery.inspect.open_call import OpenCall
+from recovery.inspect.calls_without_outcome import OpenCall
 from recovery.journal.encoding import is_event
 from recovery.journal.events import RecordsLost
 from recovery.replay.lost_records import Gap, LostRecords

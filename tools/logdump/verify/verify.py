@@ -20,7 +20,7 @@ from recovery.cli.exit_codes import IO_ERROR, NO_KEY
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
 from recovery.cli.working import working
 from recovery.history.store_url import is_url, split_run, store_at
-from recovery.inspect.open_call import OpenCall
+from recovery.inspect.calls_without_outcome import OpenCall
 from recovery.inspect.status import RunStatus, status_of
 from recovery.stores.protocol import INBOX, RUN_ID
 from recovery.text import count, printable

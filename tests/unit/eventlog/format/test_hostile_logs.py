@@ -46,7 +46,7 @@ from eventlog.format.record import Packed, encode_payload, encode_snapshot, unpa
 from recovery import CheckpointStore, RecoverableAgent
 from recovery.errors import DamagedRunError
 from recovery.history import state_delta as state
-from recovery.history.snapshot import BrokenCheckpointError, restore
+from recovery.history.restore_checkpoint import BrokenCheckpointError, restore
 from recovery.journal.encoding import encode
 from recovery.journal.events import CallReturned, MessagesChanged, RunStarted
 from recovery.values.pack import pack, unpack_frozen

@@ -36,24 +36,6 @@ def die_in(agent: Callable[[SyncRun], Any], disk: SimulatedDisk) -> SimulatedDis
     return disk.after_process_death()
 
 
-@pytest.mark.parametrize("policy", ["park", "report", "reconcile"])
-def test_every_policy_but_retry_has_its_intent_durable_first(policy: Any) -> None:
-    disk = SimulatedDisk()
-    intents = []
-
-    def effect() -> None:
-        for seed in range(8):
-            with EventLog.read("home/run", files=disk.after_power_loss(seed)) as log:
-                intents.append([record.kind for record in log.records()].count("call"))
-
-    if policy == "reconcile":
-        made = tool(reconcile=lambda call: Resolution.unknown())(effect)
-    else:
-        made = tool(after_crash=policy)(effect)
-    run(lambda run: run.call(made), disk)
-    assert intents == [1] * 8
-
-
 def damage_checkpoint(disk: SimulatedDisk, step: int) -> None:
     """Flip a bit of the checkpoint that was taken at the end of a step."""
     with EventLog.read("home/run", files=disk) as log:

@@ -9,7 +9,7 @@ import pytest
 
 from eventlog.testing import SimulatedDisk
 from recovery import tool
-from recovery.history import load, snapshot
+from recovery.history import load, restore_checkpoint
 from recovery.journal import encoding
 from tests.support.lives import Died, after_death, disk_store, run
 
@@ -38,7 +38,7 @@ def work_of_a_recovery(steps: int, monkeypatch: pytest.MonkeyPatch) -> dict[str,
     with pytest.raises(Died):
         run(agent, store, checkpoint_every_n=EVERY)
     dead = after_death(store)
-    decode, body = encoding.decode, snapshot._body
+    decode, body = encoding.decode, restore_checkpoint._body
 
     def counted(record: Any) -> Any:
         done["read"].append(record.kind)
@@ -50,7 +50,7 @@ def work_of_a_recovery(steps: int, monkeypatch: pytest.MonkeyPatch) -> dict[str,
 
     with monkeypatch.context() as patched:
         patched.setattr(load, "decode", counted)
-        patched.setattr(snapshot, "_body", restored)
+        patched.setattr(restore_checkpoint, "_body", restored)
         with pytest.raises(Died):
             run(agent, dead, checkpoint_every_n=EVERY)
     return done

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-import recovery.history.full_snapshot
 import recovery.history.retention
+import recovery.history.write_full_checkpoint
 from eventlog import EventLog, LogReader, LogRecords, ReadableLog, Snapshot
 from eventlog.dump import verify
 from eventlog.format.frame import SNAPSHOT, Frame
@@ -39,8 +39,8 @@ from recovery.control.relatives import children, lineage, parent
 from recovery.control.resolve import resolve
 from recovery.errors import DamagedRunError, RunFailedError
 from recovery.graph import Graph, GraphExecutor
+from recovery.history.restore_checkpoint import BrokenCheckpointError, checkpoints_in, restore
 from recovery.history.retention import Kept, Retention, first_needed
-from recovery.history.snapshot import BrokenCheckpointError, checkpoints_in, restore
 from recovery.inspect.compare import compare
 from recovery.inspect.follow import events
 from recovery.inspect.status import status
@@ -682,7 +682,7 @@ def test_a_retry_from_above_counts_once_in_a_pruned_child() -> None:
 
 @pytest.mark.usefixtures("at_once", "fresh")
 def test_a_large_state_is_carried_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery.history.full_snapshot, "PORTION_SIZE", 500)
+    monkeypatch.setattr(recovery.history.write_full_checkpoint, "PORTION_SIZE", 500)
 
     def agent(run: Any) -> Any:
         for i in range(10):

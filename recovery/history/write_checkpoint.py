@@ -9,8 +9,8 @@ from typing import Any
 from eventlog import Packed, RefusedValueError
 from eventlog.light_dataclass import light_dataclass
 from recovery.errors import RecoveryError
+from recovery.history.restore_checkpoint import INDEX_WHOLE, VERSION, Generation, Restored
 from recovery.history.run_records import SnapshotSink
-from recovery.history.snapshot import INDEX_WHOLE, VERSION, Generation, Restored
 from recovery.history.state_delta import Base, Seal, StateDelta, checksum
 from recovery.journal.messages import Messages
 from recovery.values.pack import PACKED_NONE, Plain, pack, pack_list, pack_map
@@ -49,7 +49,7 @@ def _messages_from(messages: Messages, start: int) -> Packed:
     return pack_list([one if type(one) is Packed else pack(one, "messages") for one in news])
 
 
-class SnapshotWriter:
+class CheckpointWriter:
     """Writes the snapshots of one run, each as what changed since an earlier one."""
 
     def __init__(

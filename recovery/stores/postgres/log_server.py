@@ -1,4 +1,4 @@
-"""Implements the engine of remote logs in PostgreSQL."""
+"""Implements LogServer in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 
-from eventlog.remote.engine import Batch, Head, Loaded, Owner, Piece
 from eventlog.remote.log import ServerClock
+from eventlog.remote.log_server import Batch, Head, Loaded, Owner, Piece
 from recovery.stores.postgres.binary import (
     BLOBS,
     FLOAT,
@@ -63,7 +63,7 @@ _RESOLVE = (
 )
 
 
-class PostgresEngine:
+class PostgresLogServer:
     """Logs in the tables of one schema."""
 
     def __init__(self, connections: Connections, clock: ServerClock) -> None:
@@ -87,13 +87,13 @@ class PostgresEngine:
     def claim(
         self, name: str, log_id: bytes, owner: Owner, lease_s: float, instead_of: int | None = None
     ) -> Head:
-        """See Engine."""
+        """See LogServer."""
         return self._claimed(name, log_id, owner, lease_s, instead_of, False)
 
     def claim_from_dead(
         self, name: str, log_id: bytes, owner: Owner, lease_s: float, instead_of: int
     ) -> Head:
-        """See Engine."""
+        """See LogServer."""
         return self._claimed(name, log_id, owner, lease_s, instead_of, True)
 
     def _claimed(
@@ -111,7 +111,7 @@ class PostgresEngine:
         return self._head(row, asked_at)
 
     def load(self, name: str, after: tuple[int, int] = (0, 0)) -> Loaded | None:
-        """See Engine."""
+        """See LogServer."""
         return self.load_many({name: after}).get(name)
 
     def load_many(self, after: dict[str, tuple[int, int]]) -> dict[str, Loaded]:
@@ -148,7 +148,7 @@ class PostgresEngine:
         return found
 
     def segment(self, key: int, number: int) -> list[Piece]:
-        """See Engine."""
+        """See LogServer."""
         rows = self.rows(
             "select number, at, data from {s}.pieces where log = %s and number = %s order by at",
             (key, number),
@@ -156,7 +156,7 @@ class PostgresEngine:
         return [Piece(*row) for row in rows]
 
     def append(self, batches: Sequence[Batch], lease_s: float) -> set[int]:
-        """See Engine."""
+        """See LogServer."""
         # In one order, so that statements of two processes never wait for each other in a circle.
         ordered = sorted(batches, key=attrgetter("key"))
         pieces = [piece for one in ordered for piece in one.pieces]
@@ -171,7 +171,7 @@ class PostgresEngine:
         return set(decode_integers(answer))
 
     def resolve(self, batches: Sequence[Batch]) -> dict[int, tuple[int, bool]]:
-        """See Engine."""
+        """See LogServer."""
         last = [one.pieces[-1] if one.pieces else Piece(0, 0, b"") for one in batches]
         asked = self.sql(_RESOLVE)
         values = (

@@ -32,7 +32,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a log. ``key``: how the engine finds the log, however its name is used later.
+    """The head of a log. ``key``: how the server finds the log, however its name is used later.
 
     ``is_held``: an owner has not released it. ``is_alive``: and its lease lasts. ``is_unclean``:
     some owner did not release it, and may still act. ``first`` and ``number``: its segments;
@@ -82,7 +82,7 @@ class Label(NamedTuple):
 class Batch:
     """One commit of one log: pieces, and the head as it is afterwards.
 
-    The engine refuses it, in the same statement, unless the head has this ``epoch`` and ends at
+    The server refuses it, in the same statement, unless the head has this ``epoch`` and ends at
     ``expected``. Sending the same batch twice appends it once. ``keep_from``: segments before this
     number are deleted. ``releases``: the owner lets go of the log. ``wakes``: the name of a log
     whose owner is to look at this one.
@@ -111,7 +111,7 @@ class LostConnectionError(Exception):
     """The server did not answer: it may have executed the statement, or may still do so."""
 
 
-class Engine(Protocol):
+class LogServer(Protocol):
     """A server that holds logs. Any thread may call it; each call waits for the network.
 
     ``append`` and ``resolve`` raise LostConnectionError when the outcome is unknown. The others may

@@ -13,7 +13,7 @@ from eventlog.files.api import Files
 from eventlog.files.lock import LOCK_NAME
 from eventlog.files.memory import MemoryFiles
 from eventlog.files.posix import OSFiles
-from eventlog.remove import purge_removed, remove, removed_from
+from eventlog.remove_log import purge_removed, remove, removed_from
 from eventlog.testing import Crash, SimulatedDisk
 from tests.property.encrypted import KEY
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from eventlog import Packed, Record, WritableLog
-from recovery.history.snapshot import Generation
-from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
+from recovery.history.restore_checkpoint import Generation
 from recovery.history.state_delta import Seal
+from recovery.history.write_checkpoint import CheckpointMeta, CheckpointWriter
 from recovery.journal.messages import Messages
 from recovery.values.backrefs import RecordedValues, resolve
 from recovery.values.pack import pack, pack_list, pack_map
@@ -26,9 +26,9 @@ PORTION_SIZE = 4 << 20  # about; a value is in one of them, whatever its size
 _Item = tuple[str, Any, Packed]  # of what kind, its key, its bytes
 
 
-def write_full_snapshot(
+def write_full_checkpoint(
     log: WritableLog,
-    writer: SnapshotWriter,
+    writer: CheckpointWriter,
     what: CheckpointMeta,
     state: Mapping[str, Any],
     messages: Messages,

@@ -10,11 +10,11 @@ import pytest
 
 from eventlog import EventLog, Record, RefusedValueError, Snapshot
 from eventlog.files.memory import MemoryFiles
-from recovery.history import snapshot_writer as writer_module
 from recovery.history import state_delta as state_module
-from recovery.history.snapshot import BrokenCheckpointError, Restored, restore
-from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
+from recovery.history import write_checkpoint as writer_module
+from recovery.history.restore_checkpoint import BrokenCheckpointError, Restored, restore
 from recovery.history.state_delta import pack_state
+from recovery.history.write_checkpoint import CheckpointMeta, CheckpointWriter
 from recovery.journal.messages import Messages
 from recovery.values.pack import pack, unpack
 from recovery.values.types import Ref
@@ -43,7 +43,7 @@ def log() -> Iterator[EventLog]:
         yield log
 
 
-def recorded(log: EventLog, writer: SnapshotWriter) -> Messages:
+def recorded(log: EventLog, writer: CheckpointWriter) -> Messages:
     """Messages that are in the log before any snapshot, as an agent's are."""
 
     def record(start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
@@ -72,7 +72,7 @@ def test_bytes_per_checkpoint_stay_constant_while_the_conversation_grows(log, in
             sizes.append(len(state))
             return int(log.append_snapshot(state))
 
-    writer = SnapshotWriter(Sink())
+    writer = CheckpointWriter(Sink())
     messages = recorded(log, writer) if in_log else Messages()
     messages.on_change = writer.messages_changed
     source = Source(log)
@@ -91,7 +91,7 @@ def test_bytes_per_checkpoint_stay_constant_while_the_conversation_grows(log, in
 
 
 def test_a_checkpoint_holds_only_the_state_that_changed(log):
-    writer, messages, source = SnapshotWriter(log), Messages(), Source(log)
+    writer, messages, source = CheckpointWriter(log), Messages(), Source(log)
     state: dict[str, Any] = {"big": "x" * 5000, "n": 0}
     for n in range(5):
         state["n"] = n
@@ -118,7 +118,7 @@ def test_a_checkpoint_holds_only_the_state_that_changed(log):
     ],
 )
 def test_a_value_that_was_changed_in_place_is_written_again(log, value, change):
-    writer, source = SnapshotWriter(log), Source(log)
+    writer, source = CheckpointWriter(log), Source(log)
     state = {"x": value, "y": 1}
     for step in range(3):
         writer.write(CheckpointMeta("run", step, 0.0), state, Messages())
@@ -129,7 +129,7 @@ def test_a_value_that_was_changed_in_place_is_written_again(log, value, change):
 
 @pytest.mark.parametrize(("old", "new"), [(1, True), (1, 1.0), (0.0, -0.0), ("1", b"1")])
 def test_a_value_that_equals_the_old_one_in_another_type_is_written_again(log, old, new):
-    writer, source = SnapshotWriter(log), Source(log)
+    writer, source = CheckpointWriter(log), Source(log)
     for step, value in enumerate([old, old, new, new]):
         writer.write(CheckpointMeta("run", step, 0.0), {"x": value}, Messages())
         assert repr(source.restored().state) == repr({"x": value})
@@ -147,7 +147,7 @@ def test_a_checkpoint_packs_what_may_have_changed(log, monkeypatch):
 
     monkeypatch.setattr(state_module, "pack", counted)
     monkeypatch.setattr(writer_module, "pack", counted)
-    writer = SnapshotWriter(log)
+    writer = CheckpointWriter(log)
     messages = recorded(log, writer)
     state: dict[str, Any] = {f"k{i}": f"value {i}" * 100 for i in range(100)} | {"list": [1]}
     counts = list[int]()
@@ -163,7 +163,7 @@ def test_a_checkpoint_packs_what_may_have_changed(log, monkeypatch):
 
 @pytest.mark.parametrize("key", [1, b"x", "\ud800"])
 def test_a_key_that_is_no_text_is_refused(log, key):
-    writer = SnapshotWriter(log)
+    writer = CheckpointWriter(log)
     with pytest.raises(RefusedValueError, match="keys of a state are str"):
         writer.write(CheckpointMeta("run", 1, 0.0), {"a": 1, key: 1}, Messages())
     with pytest.raises(RefusedValueError, match="keys of a state are str"):
@@ -172,7 +172,7 @@ def test_a_key_that_is_no_text_is_refused(log, key):
 
 
 def test_the_order_of_keys_is_kept(log, rng: random.Random):
-    writer, messages, source = SnapshotWriter(log), Messages(), Source(log)
+    writer, messages, source = CheckpointWriter(log), Messages(), Source(log)
     orders = [["b", "a", "c"], ["c", "b", "a"], ["a", "c"], ["a", "c", "b"], ["c", "d", "b", "a"]]
     orders += [rng.sample("abcdef", rng.randrange(7)) for _ in range(60)]
     for step, order in enumerate(orders, 1):
@@ -181,11 +181,11 @@ def test_the_order_of_keys_is_kept(log, rng: random.Random):
         restored = source.restored()
         assert list(restored.state.items()) == list(state.items())
         if rng.random() < 0.2:
-            writer = SnapshotWriter(log, restored)
+            writer = CheckpointWriter(log, restored)
 
 
 def test_keys_whose_values_stand_are_not_named_again(log):
-    writer, messages, source = SnapshotWriter(log), Messages(), Source(log)
+    writer, messages, source = CheckpointWriter(log), Messages(), Source(log)
     sizes = []
     for step in range(1, 301):
         state: dict[str, Any] = {f"key {n} of the state": "x" * 20 for n in range(step)}
@@ -197,14 +197,14 @@ def test_keys_whose_values_stand_are_not_named_again(log):
         if step % 97 == 0:
             found = source.restored()
             assert found.state == state
-            writer = SnapshotWriter(log, found)
+            writer = CheckpointWriter(log, found)
     # All are named where an earlier checkpoint is not the base, which is at powers of two.
     assert sum(sizes[200:]) < 1.4 * sum(sizes[100:200])
     assert sorted(sizes[200:])[75] < 600
 
 
 def test_a_state_that_an_older_library_said_whole_is_restored(log):
-    writer, messages, source = SnapshotWriter(log), Messages(), Source(log)
+    writer, messages, source = CheckpointWriter(log), Messages(), Source(log)
     states: list[dict[str, Any]] = [
         {"a": 1, "b": [1]},
         {"a": 1, "b": [1], "c": 3},
@@ -218,7 +218,7 @@ def test_a_state_that_an_older_library_said_whole_is_restored(log):
     del body["gone"]
     source.log.append_snapshot(body)
     assert source.restored().state == {"b": [1], "c": 4}
-    writer = SnapshotWriter(log, source.restored())
+    writer = CheckpointWriter(log, source.restored())
     states = [{"b": [1], "c": 4}, {"c": 4, "d": 5}, {"d": 5, "e": 6}]
     for step, state in enumerate(states, 4):
         writer.write(CheckpointMeta("run", step, 0.0), state, messages)
@@ -226,14 +226,14 @@ def test_a_state_that_an_older_library_said_whole_is_restored(log):
 
 
 def test_types_of_equal_values_are_told_apart(log):
-    writer, messages, source = SnapshotWriter(log), Messages(), Source(log)
+    writer, messages, source = CheckpointWriter(log), Messages(), Source(log)
     for value in (1, True, 1.0, "1", b"1"):
         writer.write(CheckpointMeta("run", 1, 0.0), {"v": value}, messages)
         assert type(source.restored().state["v"]) is type(value)
 
 
 def test_any_changes_of_messages_and_state_are_restored(log, rng: random.Random):
-    writer, source = SnapshotWriter(log), Source(log)
+    writer, source = CheckpointWriter(log), Source(log)
     messages = recorded(log, writer)
     state: dict[str, Any] = {}
     written = []
@@ -257,7 +257,7 @@ def test_any_changes_of_messages_and_state_are_restored(log, rng: random.Random)
         written.append((lsn, dict(state), list(messages)))
         if rng.random() < 0.1:  # another process goes on from what it finds
             found = source.restored()
-            writer = SnapshotWriter(log, found)
+            writer = CheckpointWriter(log, found)
             again = recorded(log, writer)
             again.on_change = None
             again.restore(found.messages, found.refs)
@@ -272,7 +272,7 @@ def test_state_of_500_levels_is_carried(log):
     deep: Any = 1
     for _ in range(500):
         deep = [deep]
-    writer, messages, source = SnapshotWriter(log), Messages(), Source(log)
+    writer, messages, source = CheckpointWriter(log), Messages(), Source(log)
     messages.append(deep)
     writer.write(CheckpointMeta("run", 1, 0.0, tool_results=[deep[0]]), {"deep": deep}, messages)
     found = source.restored()
@@ -287,7 +287,7 @@ def test_state_of_500_levels_is_carried(log):
     ],
 )
 def test_state_that_cannot_be_carried_is_refused_and_nothing_written(log, state, where):
-    writer = SnapshotWriter(log)
+    writer = CheckpointWriter(log)
     with pytest.raises(RefusedValueError) as caught:
         writer.write(CheckpointMeta("run", 1, 0.0), state, Messages())
     assert str(caught.value).startswith(where)
@@ -301,7 +301,7 @@ def test_state_that_cannot_be_carried_is_refused_and_nothing_written(log, state,
 
 @pytest.fixture
 def source(log) -> Source:
-    writer = SnapshotWriter(log)
+    writer = CheckpointWriter(log)
     messages = recorded(log, writer)
     for step in range(1, 8):
         messages.append({"step": step})
@@ -390,7 +390,7 @@ def test_a_snapshot_of_somebody_else_is_not_restored(source, packed):
 
 def test_a_message_is_only_taken_from_records_that_hold_messages(log):
     log.append("step", {"value": {"a": 1}, "new": [1], "messages": [1]})
-    writer, messages = SnapshotWriter(log), Messages()
+    writer, messages = CheckpointWriter(log), Messages()
     messages.append({"a": 1})
     messages.refs[0] = Ref(1)
     writer.write(CheckpointMeta("run", 1, 0.0), {}, messages)

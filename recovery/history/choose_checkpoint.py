@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from eventlog import Damage, LogRecords, Record, Snapshot
-from recovery.history.snapshot import (
+from recovery.history.restore_checkpoint import (
     BrokenCheckpointError,
     Generation,
     Restored,

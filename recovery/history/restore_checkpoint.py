@@ -14,7 +14,7 @@ keys that existed when a loop began and no longer exist; nil if a user has set t
 
 Before retention removes the beginning of a log, a generation begins. It consists of portions, which
 are snapshot records that hold all values, and a snapshot without bases. It and all later snapshots
-refer to no record before the portions. See full_snapshot.
+refer to no record before the portions. See write_full_checkpoint.
 """
 
 from __future__ import annotations
