@@ -9,7 +9,8 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import recovery.agent.agent_errors
+import recovery.history.retention
 from recovery.declare.tool import undoable_tools
 from recovery.testing.simulated.virtual_time import Clock, virtual_time
 from recovery.values import codec
@@ -173,6 +175,21 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing has been executed yet, and an agent that fails is run again at once."""
     executed.clear()
     monkeypatch.setattr(recovery.agent.agent_errors, "BACKOFF_S", 0.0)
+
+
+class _AtOnce(Executor):
+    """Does the work of a thread here and now."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*args, **kwargs))
+        return done
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention removes records when it is asked to, not soon: a run may be over before that."""
+    monkeypatch.setattr(recovery.history.retention, "_cutters", _AtOnce())
 
 
 @pytest.fixture

@@ -537,6 +537,7 @@ def test_the_code_around_a_loop_in_a_task_of_its_own_changes_what_it_likes() -> 
     assert run(agent, disk_store(), checkpoint_every_n=1)["result"] == [3, "done"]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_retention_removes_what_the_code_before_the_loop_said(tmp_path: Path) -> None:
     """What a checkpoint has is not kept a second time for the code before the loop."""
     lives = Lives()

@@ -674,6 +674,7 @@ def test_a_fork_of_a_run_of_a_subject_belongs_to_it_too(tmp_path: Path) -> None:
     assert leaks(tmp_path) == []
 
 
+@pytest.mark.usefixtures("at_once")
 def test_retention_copies_values_as_they_are(tmp_path: Path) -> None:
     def agent(run: Any) -> str:
         look_up(WHO, ARGUMENT)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import eventlog.write.log
-import recovery.history.retention
 from eventlog.testing import SimulatedDisk
 from recovery import CheckpointConfig, CheckpointManager, RecoverableAgent, tool
 from recovery.graph import Graph, GraphExecutor
@@ -18,7 +17,7 @@ from recovery.graph.walk import Walk
 from recovery.testing import crash_everywhere
 from tests.conftest import Figures
 from tests.support.graphs import Subject, World, chain, fan_out, flexible, heavy, killed, loop
-from tests.unit.recovery.history.test_retention import AtOnce, Small
+from tests.unit.recovery.history.test_retention import Small
 
 SUBJECTS: list[Subject] = [chain, fan_out, loop, flexible]
 TORN = (0, 1, 30, 100)  # bytes of a write that come to the disk
@@ -67,11 +66,11 @@ def latest(disk: SimulatedDisk, every: int) -> CheckpointManager:
     return CheckpointManager(Small(disk), config)
 
 
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("manager_of", [pruned, latest])
 def test_graphs_whose_beginning_is_gone_come_to_the_same_end(
-    manager_of: Any, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+    manager_of: Any, rng: random.Random
 ) -> None:
-    monkeypatch.setattr(recovery.history.retention, "_cutters", AtOnce())
     disks: list[SimulatedDisk] = []
 
     def kept(disk: SimulatedDisk, every: int) -> CheckpointManager:
@@ -88,11 +87,11 @@ def test_graphs_whose_beginning_is_gone_come_to_the_same_end(
 
 
 @pytest.mark.crash
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("manager_of", [pruned, latest])
 def test_graphs_whose_beginning_is_gone_survive_each_crash(
-    manager_of: Any, monkeypatch: pytest.MonkeyPatch
+    manager_of: Any,
 ) -> None:
-    monkeypatch.setattr(recovery.history.retention, "_cutters", AtOnce())
     seen, world, calls = killed(heavy, 1, None, manager_of)
     for point in range(calls):
         found, again, _ = killed(heavy, 1, (point, 30), manager_of)

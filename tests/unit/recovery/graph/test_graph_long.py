@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 import eventlog.write.log
-import recovery.history.retention
 from eventlog.testing import SimulatedDisk
 from eventlog.write.appender import Appender
 from recovery import CheckpointConfig, CheckpointManager
@@ -25,7 +24,7 @@ from recovery.graph import Graph, GraphExecutor, NodeContext, walk
 from recovery.history.retention import Kept
 from tests.support.graphs import RUN, World, finished_visits, heavy, killed, loop, manager_on
 from tests.support.lives import Disk
-from tests.unit.recovery.history.test_retention import AtOnce, Small
+from tests.unit.recovery.history.test_retention import Small
 
 NEW_SIZE = 1 << 10  # of what a node writes
 
@@ -38,11 +37,10 @@ class Died(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def _no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_other_thread(monkeypatch: pytest.MonkeyPatch, at_once: None) -> None:
     monkeypatch.setattr(
         eventlog.write.log, "committer", SimpleNamespace(request=lambda log, lsn: None)
     )
-    monkeypatch.setattr(recovery.history.retention, "_cutters", AtOnce())
 
 
 def execute(graph: Graph, manager: CheckpointManager | None) -> Any:

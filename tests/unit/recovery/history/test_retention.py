@@ -7,7 +7,6 @@ import contextvars
 import io
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import make_dataclass
 from typing import Any
@@ -79,21 +78,6 @@ class Small(LogStore):
         assert reader is not None
         with reader:
             return reader.oldest_lsn
-
-
-class AtOnce:
-    """Cuts the log when it is asked to, instead of soon."""
-
-    def submit(self, cut: Callable[[], None]) -> Future[None]:
-        done: Future[None] = Future()
-        cut()
-        done.set_result(None)
-        return done
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery.history.retention, "_cutters", AtOnce())
 
 
 class Bytes:
