@@ -383,8 +383,12 @@ def agents_by_name(
     found: dict[str, RecoverableAgent[Any]] = {}
     for name, one in agents.items():
         made = one if isinstance(one, RecoverableAgent) else RecoverableAgent(one, shared)
-        if store is None and made.store is not shared:
-            raise ValueError("the agents have different stores: give store=")
-        made.store = shared
+        if store is not None:
+            made.store = shared
+        elif made.store is not shared:
+            places = [one.backend.address for one in (shared, made.store)]
+            if not places[0] or places[0] != places[1]:
+                where = " and ".join(place or "memory" for place in places)
+                raise ValueError(f"the agents have different stores ({where}): name one as store")
         found[name] = made
     return found

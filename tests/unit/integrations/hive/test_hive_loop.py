@@ -125,16 +125,14 @@ class World:
             finally:
                 self.opened = session.conversation_store.opened
 
-    def die(
-        self, at: int, *, behind: bool = False, executor: Any = None, waits: bool = True
-    ) -> None:
+    def die(self, at: int, *, behind: bool = False, executor: Any = None) -> None:
         """Run until the tool for an item dies, when all others of its batch have their results."""
         self.dies_at, self.dies_behind = at, behind
         others = len(
             range(at - at % self.batch, min(self.items, at - at % self.batch + self.batch))
         )
         with self.opens(executor) as session:
-            self.others = lambda: not waits or len(session.journal.finished()) >= others - 1
+            self.others = lambda: len(session.journal.finished()) >= others - 1
             loop = AgentLoop(
                 None, None, self.config, session.tool_executor, session.conversation_store
             )
@@ -417,11 +415,13 @@ def test_awaitables_are_awaited_where_the_loop_awaits_them(tmp_path):
         async def awaited() -> Any:
             assert threading.current_thread() is threading.main_thread()
             await asyncio.sleep(0)
+            while use.input["item"] == world.dies_at and not world.others():  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
             return world.send(use)
 
         return awaited()
 
-    world.die(4, behind=True, executor=executor, waits=False)
+    world.die(4, behind=True, executor=executor)
     assert threading.main_thread() not in threads
     world.resolve(Resolution.outcome("sent 4"))
     assert world.live(executor) == "all done"

@@ -15,7 +15,7 @@ from urllib.error import HTTPError
 
 import pytest
 
-from recovery import CheckpointStore, Run, SyncRun, current_call, tool
+from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, current_call, tool
 from recovery.errors import TaskMismatchError
 from recovery.worker import Worker
 from recovery.worker.health import serve
@@ -342,3 +342,14 @@ def test_health_and_metrics(tmp_path: Path) -> None:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_agents_of_one_place_have_one_store(tmp_path: Path) -> None:
+    first, second = (RecoverableAgent(shop, str(tmp_path / "runs")) for _ in range(2))
+    Worker({"one": first, "two": second}).store.submit("two", 5, "run")
+    Worker({"one": first, "two": second}).run_sync(until_idle=True)
+    assert CheckpointStore(tmp_path / "runs").run("run").status().state == "finished"
+    with pytest.raises(ValueError, match=f"different stores .{tmp_path}/runs and .*other"):
+        Worker({"one": first, "two": RecoverableAgent(shop, str(tmp_path / "other"))})
+    with pytest.raises(ValueError, match=r"different stores \(memory and memory"):
+        Worker({name: RecoverableAgent(shop, CheckpointStore()) for name in ("one", "two")})
