@@ -37,8 +37,12 @@ RECOVERY = Path(sys.executable).parent / "recovery"
 def in_doubt(root: Path, *names: str) -> list[OpenCall]:
     """Calls in doubt, whose tools a model or a plugin has named."""
 
+    begun: list[str] = []
+
     async def dies() -> None:
-        await asyncio.sleep(0.05)  # until the others have begun as well
+        begun.append("")
+        while len(begun) < len(names):  # noqa: ASYNC110
+            await asyncio.sleep(0)
         raise Died
 
     async def agent(run: Run) -> None:

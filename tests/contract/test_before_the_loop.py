@@ -348,6 +348,7 @@ def test_calls_before_the_loop_are_served_missed_by_nobody_or_new() -> None:
     assert found["report"].recovery_count == 2
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_new_call_leaves_the_order_of_what_is_recorded_as_it_was(is_new: bool) -> None:
     """Two tasks note that they are done, in the order in which the first life was."""

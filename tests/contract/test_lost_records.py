@@ -128,6 +128,7 @@ def test_a_fork_does_not_repeat_a_call_of_its_parent_whose_intent_is_lost(
     assert executed == {"book": 1}
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_call_whose_intent_is_lost_is_not_taken_for_an_equal_one_beside_it() -> None:
     orders: set[str] = set()
     lives: list[Any] = []

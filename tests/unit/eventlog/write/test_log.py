@@ -271,7 +271,8 @@ def test_closing_while_others_append_and_commit_loses_nothing_acknowledged(tmp_p
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
             thread.start()
-        time.sleep(0.02)
+        while len(acknowledged) < 20:
+            time.sleep(0.001)
         log.close()
         for thread in threads:
             thread.join()

@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -334,13 +333,13 @@ def test_files_that_are_open_are_few(tmp_path: Path) -> None:
     assert descriptors() == before
 
 
-def test_a_thread_that_is_not_written_is_let_go(tmp_path: Path) -> None:
+def test_a_thread_that_is_not_written_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread, "LOCK_WAIT_S", 60.0)
     with (
         EventLogSaver(tmp_path, release_after_s=0.05) as saver,
         EventLogSaver(tmp_path) as second,
     ):
         put(saver, {"x": 1})
-        time.sleep(0.3)
-        began = time.monotonic()
         put(second, {"x": 2}, second.get_tuple(CONFIG).config)  # type: ignore[union-attr]
-        assert time.monotonic() - began < thread.LOCK_WAIT_S / 2

@@ -149,6 +149,7 @@ def test_a_call_with_the_id_of_an_earlier_one_is_forgotten_alone() -> None:
         assert journal.finished() == [b]
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_call_that_the_loop_cancelled_is_finished_with_an_unknown_outcome() -> None:
     @tool(on_timeout="fail")
     async def slow() -> None:

@@ -43,7 +43,7 @@ from tests.support.lives import (
 )
 
 
-class Clock:
+class Pauses:
     """Time that passes only where something waits for it."""
 
     def __init__(self) -> None:
@@ -66,11 +66,14 @@ class Clock:
         return SimpleNamespace(time=self.time, monotonic=lambda: self.now, sleep=self.sleep)
 
 
+pytestmark = pytest.mark.usefixtures("fresh", "clock")
+
+
 @pytest.fixture(autouse=True)
-def clock(fresh: None, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(recovery.agent.drivers, "time", clock.module())
-    return clock
+def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
+    pauses = Pauses()
+    monkeypatch.setattr(recovery.agent.drivers, "time", pauses.module())
+    return pauses
 
 
 def sync(agent: Any, store: CheckpointStore, **options: Any) -> Any:
@@ -91,11 +94,11 @@ def flaky(what: str, failures: int) -> Any:
     return call.attempt
 
 
-def test_a_call_that_raises_is_made_again_after_a_pause_that_grows(clock: Clock) -> None:
+def test_a_call_that_raises_is_made_again_after_a_pause_that_grows(pauses: Pauses) -> None:
     store = disk_store()
     assert sync(lambda run: run.call(flaky, "a", 2), store) == 3
     assert executed == {"a": 3}
-    assert sum(clock.slept) == pytest.approx(10 + 20)
+    assert sum(pauses.slept) == pytest.approx(10 + 20)
     assert [one.attempt for one in recorded(store, AttemptFailed)] == [1, 2]
     assert [one.message for one in recorded(store, AttemptFailed)] == ["attempt 1", "attempt 2"]
 
@@ -115,24 +118,27 @@ def test_an_async_call_is_made_again() -> None:
             raise TimeoutError
         return executed[what]
 
-    assert run(lambda run: run.call(search, "x"), disk_store())["result"] == 4
+    async def agent(run: Run) -> Any:
+        return await run.call(search, "x")
+
+    assert run(agent, disk_store())["result"] == 4
 
 
-def test_attempts_survive_the_crash_and_so_does_the_time_of_the_next(clock: Clock) -> None:
+def test_attempts_survive_the_crash_and_so_does_the_time_of_the_next(pauses: Pauses) -> None:
     def agent(run: SyncRun) -> Any:
         return run.call(flaky, "a", 9)
 
     store = disk_store()
-    clock.lethal = True
+    pauses.lethal = True
     with pytest.raises(Died):  # between the first attempt and the second
         sync(agent, store)
-    clock.lethal = False
+    pauses.lethal = False
     store = after_death(store)
-    clock.now += 4
+    pauses.now += 4
     with pytest.raises(RunFailedError, match="attempt 3"):
         sync(agent, store)
     assert executed == {"a": 3}  # the first was in the process that died
-    assert sum(clock.slept) == pytest.approx(6 + 20)
+    assert sum(pauses.slept) == pytest.approx(6 + 20)
 
 
 def test_an_attempt_that_a_crash_cut_short_is_in_doubt_as_any() -> None:
@@ -395,12 +401,12 @@ async def send(what: str) -> str:
     return f"sent {what}"
 
 
-def cancelling(function: Any, *args: Any, after_s: float = 0.02) -> Any:
+def cancelling(function: Any, *args: Any) -> Any:
     """An agent that cancels a call and goes on, and whose process dies once, after that."""
 
     async def agent(run: Run) -> Any:
         with suppress(TimeoutError):
-            async with asyncio.timeout(after_s):
+            async with asyncio.timeout(1):
                 await run.call(function, *args)
         sent = await run.call(send, "next")
         if executed["agent"] == 0:
@@ -487,7 +493,7 @@ def test_a_failing_sibling_cancels_on_replay_as_it_did() -> None:
 
 
 def test_an_agent_that_does_not_cancel_any_more_gets_an_outcome(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock
+    monkeypatch: pytest.MonkeyPatch, pauses: Pauses
 ) -> None:
     monkeypatch.setattr(recovery.calls.attempts, "LATE_S", 0.0)
     store = die_in(impatient, disk_store())
@@ -501,7 +507,7 @@ def test_an_agent_that_does_not_cancel_any_more_gets_an_outcome(
         assert await run.call(answers, "a") == "an answer"
         return [await run.call(send, "gave up on a")]
 
-    clock.runs = True
+    pauses.runs = True
     assert run(patient, store)["result"] == ["sent gave up on a"]
     assert (executed["again"], executed["gave up on a"]) == (1, 1)
 
@@ -670,7 +676,7 @@ def test_calls_inside_a_cancelled_call_are_no_divergence() -> None:
         await send("inside")
         await asyncio.Event().wait()
 
-    agent = cancelling(outer, after_s=0.5)  # by then it has come to what it waits for
+    agent = cancelling(outer)
     store = die_in(agent, disk_store())
     assert run(agent, store)["result"] == "sent next"
     assert executed == {"inside": 1, "next": 1, "agent": 1}

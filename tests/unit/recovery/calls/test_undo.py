@@ -529,6 +529,7 @@ def test_a_compensation_in_doubt_is_made_once_when_it_and_its_undo_are_to_be_rep
 # -- what has to be settled, or known, first
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("every", [1, 100])
 @pytest.mark.parametrize(
     ("how", "expected"),
@@ -571,6 +572,7 @@ def test_a_call_in_doubt_is_resolved_before_anything_is_undone(every, how, expec
         resolve(store, "run", call.lsn, Resolution.retry())
 
 
+@pytest.mark.usefixtures("clock")
 def test_calls_under_way_are_to_be_awaited_first():
     store = CheckpointStore()
     gate: list[asyncio.Event] = []

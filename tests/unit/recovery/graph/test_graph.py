@@ -1066,11 +1066,12 @@ def lines_run(nodes: int) -> float:
         count += 1
         return trace
 
+    was = sys.gettrace()
     sys.settrace(trace)
     try:
         execute(graph, manager)
     finally:
-        sys.settrace(None)
+        sys.settrace(was)
     tail = counts[nodes // 2 :]
     return (tail[-1] - tail[0]) / (len(tail) - 1)
 

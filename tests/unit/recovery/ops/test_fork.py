@@ -380,6 +380,7 @@ def test_a_call_inside_a_call_in_doubt_is_not_made_again(store):
     assert made[0][0] == "3 both second"
 
 
+@pytest.mark.usefixtures("clock")
 def test_how_a_call_under_way_at_the_end_of_the_step_has_ended_goes_along(store):
     async def slow(run: Run) -> Any:
         task = None
