@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import textwrap
@@ -19,8 +18,8 @@ from zlib import crc32
 
 import pytest
 
-from eventlog import Damage, DamagedError, EventLog, LogError, LogLockedError, LogReader
-from eventlog.errors import FencedError, UnsupportedFormatError, WriterFailedError
+from eventlog import DamagedError, EventLog, LogError, LogLockedError, LogReader
+from eventlog.errors import FencedError, UnsupportedFormatError
 from eventlog.files.posix import OSFiles
 from eventlog.format.frame import HEADER_SIZE, SegmentHeader, decode_segment_header
 from eventlog.read.segment_files import read_mark
@@ -79,21 +78,6 @@ APPEND_FOR_EVER = """
 """
 
 
-def test_records_survive_sigkill(tmp_path: Path, start: Start, rng: random.Random) -> None:
-    acknowledged = 0
-    for _ in range(5):
-        process = start(APPEND_FOR_EVER, tmp_path / "log")
-        for _ in range(rng.randrange(1, 60)):
-            acknowledged = int(line(process))
-        process.kill()
-        rest = process.communicate()[0].split()
-        acknowledged = int(rest[-1]) if rest else acknowledged
-    with EventLog.open(tmp_path / "log") as log:
-        assert log.report.damaged == ()
-        assert [r.body["n"] for r in log.records()] == list(range(1, log.last_lsn + 1))
-        assert log.last_lsn >= acknowledged > 0
-
-
 HOLD = """
     log = EventLog.open(sys.argv[1], segment_size=int(sys.argv[2]))
     for n in range(3):
@@ -130,12 +114,6 @@ def test_a_second_process_is_told_at_once_who_has_the_log(tmp_path: Path, start:
     holder.wait()
     with EventLog.open(tmp_path / "log") as log:
         assert log.last_lsn == 3
-
-
-def test_an_owner_in_the_same_process_is_an_owner(tmp_path: Path) -> None:
-    with EventLog.open(tmp_path / "log"), pytest.raises(LogLockedError):
-        EventLog.open(tmp_path / "log")
-    EventLog.open(tmp_path / "log").close()
 
 
 @pytest.mark.parametrize("late", [1, 50], ids=["same segment", "rolls"])
@@ -221,19 +199,6 @@ def test_a_writer_that_made_a_segment_while_it_lost_the_log_leaves_nothing(
         assert [record.lsn for record in log.records(2)] == [2, 3]
 
 
-def test_a_stuck_owner_can_be_replaced_only_on_demand(tmp_path: Path, start: Start) -> None:
-    old = start(HOLD, tmp_path / "log", 10_000, 0)
-    assert line(old) == "ready"
-    os.kill(old.pid, signal.SIGSTOP)
-    with pytest.raises(LogLockedError):
-        EventLog.open(tmp_path / "log")
-    with EventLog.open(tmp_path / "log", takeover=True) as log:
-        with pytest.raises(LogLockedError) as caught:
-            EventLog.open(tmp_path / "log")
-        assert caught.value.pid == os.getpid()
-        assert log.last_lsn == 3
-
-
 def test_a_forked_child_cannot_append_and_does_not_keep_the_lock(
     tmp_path: Path, start: Start
 ) -> None:
@@ -295,64 +260,6 @@ def test_a_fork_while_another_thread_commits_leaves_both_usable(
         tmp_path / "log",
     )
     assert process.communicate(timeout=60)[0].strip() == "done"
-
-
-@pytest.mark.parametrize("limit", [100, 4096 + 700, 20_000])
-def test_a_full_disk_loses_nothing_acknowledged(tmp_path: Path, start: Start, limit: int) -> None:
-    """A limit on the file's size gives real short writes, and EFBIG behind them."""
-    code = """
-        import resource
-        log = EventLog.open(sys.argv[1], segment_size=50_000)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
-        try:
-            for n in range(1, 2000):
-                log.append("event", "x" * (n % 100))
-                log.commit()
-                print(n)
-        except OSError as exc:
-            print(type(exc).__name__, exc.errno)
-        try:
-            log.append("event", "more")
-        except WriterFailedError as exc:
-            print("WriterFailedError")
-        log.close()
-    """
-    out = start(code, tmp_path / "log", limit).communicate()[0].split("\n")
-    *numbers, error, refused, _ = out
-    assert (error, refused) == ("OSError 27", "WriterFailedError")
-    with EventLog.open(tmp_path / "log") as log:
-        assert log.last_lsn >= len(numbers)
-        assert log.report.damaged == ()
-        log.append("event", "there is space again")
-        log.commit()
-
-
-def mounted(options: list[str]) -> int:
-    return subprocess.run(["mount", *options], capture_output=True, check=False).returncode
-
-
-def test_a_really_full_file_system(tmp_path: Path, start: Start) -> None:
-    mount = tmp_path / "mount"
-    mount.mkdir()
-    options = ["-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)]
-    if os.geteuid() or mounted(options):
-        pytest.skip("needs to be allowed to mount")
-    try:
-        written = 0
-        with pytest.raises(OSError, match="No space left"), EventLog.open(mount / "log") as log:
-            while True:
-                log.append("event", "x" * 500)
-                log.commit()
-                written = log.last_lsn
-        (mount / "log" / "ballast").touch()
-        with EventLog.open(mount / "log") as log:
-            assert log.last_lsn >= written > 10
-        subprocess.run(["mount", "-o", "remount,size=200k", str(mount)], check=True)
-        with EventLog.open(mount / "log") as log:
-            log.append("event", "there is space again")
-            log.commit()
-    finally:
-        subprocess.run(["umount", str(mount)], check=True)
 
 
 def test_a_follower_sees_every_record_over_rolls_restarts_and_kills(
@@ -475,57 +382,6 @@ def test_reading_changes_nothing(tmp_path: Path, state: str) -> None:
     log._release()
 
 
-@pytest.mark.parametrize("name", ["LOCK", "MARK", "00000001.seg"])
-@pytest.mark.parametrize("what", ["symlink", "fifo", "device", "directory", "hard link"])
-def test_what_is_not_a_file_of_ones_own_is_refused(tmp_path: Path, name: str, what: str) -> None:
-    path = tmp_path / "log"
-    with EventLog.open(path) as log:
-        log.append("event", 1)
-    elsewhere = tmp_path / "elsewhere"
-    (path / name).rename(elsewhere)
-    before = elsewhere.read_bytes()
-    if what == "symlink":
-        (path / name).symlink_to(elsewhere)
-    elif what == "fifo":
-        os.mkfifo(path / name)
-    elif what == "directory":
-        (path / name).mkdir()
-    elif what == "hard link":
-        (path / name).hardlink_to(elsewhere)
-    else:
-        if os.geteuid():
-            pytest.skip("needs to be allowed to make devices")
-        os.mknod(path / name, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
-    with pytest.raises(LogError, match=r"hard links|not a regular file"):
-        EventLog.open(path)
-    assert elsewhere.read_bytes() == before
-
-
-def test_a_stray_link_under_another_name_is_left_alone(tmp_path: Path) -> None:
-    target = tmp_path / "precious"
-    target.write_text("precious")
-    with EventLog.open(tmp_path / "log") as log:
-        log.append("event", 1)
-    (tmp_path / "log" / "00000009.seg.new").symlink_to(target)
-    (tmp_path / "log" / "note").symlink_to(target)
-    with EventLog.open(tmp_path / "log") as log:
-        assert log.last_lsn == 1
-    assert target.read_text() == "precious"
-
-
-def test_only_the_owner_may_read(tmp_path: Path) -> None:
-    old = os.umask(0)
-    try:
-        with EventLog.open(tmp_path / "root" / "log") as log:
-            log.append("event", 1)
-            log.commit()
-    finally:
-        os.umask(old)
-    assert stat.S_IMODE((tmp_path / "root" / "log").stat().st_mode) == 0o700
-    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "root/log").iterdir()}
-    assert modes == dict.fromkeys(["LOCK", "MARK", "00000001.seg"], 0o600)
-
-
 def test_an_unknown_version_is_not_called_damage(tmp_path: Path) -> None:
     with EventLog.open(tmp_path / "log") as log:
         log.append("event", 1)
@@ -548,61 +404,6 @@ def test_an_unknown_version_is_not_called_damage(tmp_path: Path) -> None:
         list(reader.records())
 
 
-def rolled(path: Path) -> list[Path]:
-    """A closed log of several segments."""
-    with EventLog.open(path, segment_size=400) as log:
-        for n in range(1, 13):
-            log.append("event", {"n": n, "of": path.name, "data": "x" * 30})
-            log.commit()
-    return sorted(path.glob("*.seg"))
-
-
-def lost(path: Path) -> tuple[list[int], set[int]]:
-    """LSNs that can be read, and LSNs that are reported as lost, by reading or opening."""
-    damaged: list[Damage] = []
-    with EventLog.read(path) as reader:
-        there = [r.lsn for r in reader.records(on_damage=damaged.append)]
-        damaged += reader.tail().damaged
-    with EventLog.open(path) as log:
-        damaged += log.report.damaged
-        assert log.append("event", "more") == 13
-    return there, {lsn for d in damaged for lsn in range(d.first_lsn, d.last_lsn + 1)}
-
-
-@pytest.mark.parametrize("which", [0, 1, 2, -1])
-@pytest.mark.parametrize("what", ["missing", "foreign", "older", "header"])
-def test_a_wrong_segment_is_reported_with_the_lsns_lost(
-    tmp_path: Path, which: int, what: str
-) -> None:
-    mine, other = rolled(tmp_path / "mine"), rolled(tmp_path / "other")
-    assert len(mine) > 4
-    if what == "missing":
-        mine[which].unlink()
-    elif what == "foreign":
-        shutil.copy(other[which], mine[which])
-    elif what == "older":
-        mine[which].write_bytes(mine[which].read_bytes()[:HEADER_SIZE])
-    else:
-        content = bytearray(mine[which].read_bytes())
-        content[40] ^= 1
-        mine[which].write_bytes(content)
-    there, reported = lost(tmp_path / "mine")
-    assert sorted({*there, *reported}) == list(range(1, 13))
-    assert not reported & set(there)
-    if what == "header":
-        assert there == list(range(1, 13)), "the first frame tells salt and LSN"
-    else:
-        assert reported
-
-
-def test_a_foreign_mark_file_makes_no_log_unreadable(tmp_path: Path) -> None:
-    rolled(tmp_path / "mine")
-    rolled(tmp_path / "other")
-    shutil.copy(tmp_path / "other" / "MARK", tmp_path / "mine" / "MARK")
-    there, reported = lost(tmp_path / "mine")
-    assert (there, reported) == (list(range(1, 13)), set())
-
-
 def test_a_directory_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("x")
     with pytest.raises(UnsupportedFormatError, match=r"thesis\.txt"):
@@ -614,48 +415,6 @@ def test_a_directory_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         EventLog.open(tmp_path / "thesis.txt")
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-def test_ctrl_c_leaves_a_log_that_can_be_opened_again(
-    tmp_path: Path, start: Start, rng: random.Random
-) -> None:
-    code = """
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        stop, last, interrupted = [], 0, 0
-        signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until somebody catches it
-        print("ready")
-        while not stop:
-            try:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-                while not stop:
-                    with EventLog.open(sys.argv[1], segment_size=5000) as log:
-                        assert not log.report.damaged and log.last_lsn >= last, log.report
-                        for n in range(50):
-                            log.append("event", {"n": n})
-                            if n % 3 == 0:
-                                log.commit(); last = log.durable_lsn
-            except KeyboardInterrupt:
-                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-                interrupted += 1
-                log = None
-            # A second Ctrl-C may have come in the middle of close; what is left of that log holds
-            # the lock until it is collected (an error keeps the frames that it came through).
-            gc.collect()
-        print(interrupted)
-        os._exit(0)
-    """
-    process = start(code, tmp_path / "log")
-    assert line(process) == "ready"
-    for _ in range(60):
-        time.sleep(rng.random() / 50)
-        process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
-    process.send_signal(signal.SIGTERM)
-    out = process.communicate(timeout=60)[0]
-    assert process.returncode == 0 and "Error" not in out, out
-    assert int(out.split()[-1]) >= 10
-    EventLog.open(tmp_path / "log").close()
 
 
 def test_a_lost_lock_content_is_no_obstacle(tmp_path: Path) -> None:
@@ -679,17 +438,3 @@ def test_descriptors_and_locks_are_released(tmp_path: Path) -> None:
         with pytest.raises(LogError, match="closed"):
             log.append("event", 1)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-def test_an_append_that_failed_reaches_whoever_closes(tmp_path: Path) -> None:
-    log = EventLog.open(tmp_path / "log")
-    log.append("event", 1)
-    assert log._appender._writer is not None
-    log._appender._writer.file.close()  # its flush will fail with EBADF
-    log.commit_behind()
-    deadline = time.monotonic() + 10
-    while not log._appender.failure_unreported and time.monotonic() < deadline:
-        time.sleep(0.01)
-    with pytest.raises(WriterFailedError):
-        log.close()
-    EventLog.open(tmp_path / "log").close()

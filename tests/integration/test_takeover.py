@@ -6,14 +6,13 @@ import asyncio
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eventlog import EventLog, LogError, LogLockedError
+from eventlog import EventLog, LogError
 from recovery import CheckpointStore, RecoverableAgent, Run, tool
 from recovery.journal.encoding import decode
 from recovery.journal.events import CallIntended, CallReturned
@@ -145,25 +144,3 @@ def test_a_forked_child_of_an_agent_cannot_append(tmp_path):
         CallIntended,
         CallReturned,
     ] * 2
-
-
-def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path):
-    with CheckpointStore(tmp_path / "home") as store:
-        log = store.claim("run")
-        born, say = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.write(say, b"!")
-            time.sleep(30)
-            os._exit(0)
-        try:
-            assert os.read(born, 1) == b"!"
-            with pytest.raises(LogLockedError):
-                store.claim("run")
-            log.close()
-            store.claim("run").close()
-        finally:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            os.close(born)
-            os.close(say)

@@ -208,28 +208,6 @@ def check_usable(disk: SimulatedDisk, kinds: list[str]) -> None:
         assert [record.kind for record in log.records()] == [*kinds, "more"]
 
 
-def check_damaged(history: History, disk: SimulatedDisk) -> list[Damage]:
-    """Whatever was done to it, nothing wrong is read and nothing acknowledged is lost unsaid."""
-    expected = dict(enumerate(history.flat(), 1))
-    before, seen = read(disk)
-    with EventLog.open("log", files=disk, segment_size=SEGMENT_SIZE) as log:
-        damaged = [*log.report.damaged, *seen]
-        lost = {lsn for d in damaged for lsn in range(d.first_lsn, d.last_lsn + 1)}
-        assert {lsn: expected.get(lsn) for lsn in before} == before
-        assert not lost & set(before), "reported as lost, and there"
-        committed = set(range(history.oldest, history.committed + 1))
-        assert committed <= lost | set(before), "lost without a word"
-        assert lost <= set(expected), "never was there"
-        if not damaged:
-            assert list(before) == list(range(history.oldest, log.last_lsn + 1))
-        last = log.last_lsn
-        assert log.append("more", last) == last + 1 > history.committed
-        log.commit()
-    after, _ = read(disk)
-    assert after == {**before, last + 1: ("more", last)}
-    return damaged
-
-
 def committed_bytes(disk: SimulatedDisk) -> Iterator[tuple[int, int]]:
     """Segment and offset of every byte of headers, frames and padding, without the last footer."""
     for number, content in segments(disk).items():

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import errno
-import itertools
-import random
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from eventlog import EventLog
 from eventlog.errors import WriterFailedError
 from eventlog.format.frame import HEADER_SIZE
-from eventlog.testing import Crash, SimulatedDisk
+from eventlog.testing import SimulatedDisk
 from tests.property.histories import (
     PROGRAM,
-    SEGMENT_SIZE,
-    SMALL,
-    TORN_SIZES,
     Action,
     History,
-    check_damaged,
     check_recovery,
-    committed_bytes,
-    crashes,
     programs,
     read,
     run,
@@ -40,108 +30,6 @@ def test_a_log_holds_what_was_appended_whatever_the_payloads_are(program: list[A
     assert (list(found.values()), damaged) == (history.flat()[history.oldest - 1 :], [])
     history.close()
     check_recovery(history, history.disk)
-
-
-@given(programs, st.booleans(), st.data())
-def test_a_cut_log_is_a_prefix_with_all_that_was_committed_or_reports_damage(
-    program: list[Action], closed: bool, data: st.DataObject
-) -> None:
-    history = run(program)
-    history.close() if closed else history.drop()
-    files = segments(history.disk)
-    if files:
-        cut = data.draw(st.integers(0, len(files[max(files)])))
-        check_cut(history, cut)
-
-
-def check_cut(history: History, cut: int) -> None:
-    disk = history.disk.after_process_death()
-    files = segments(disk)
-    del files[max(files)][cut:]
-    check_damaged(history, disk)
-
-
-def flip_is_reported(history: History, number: int, offset: int, bit: int) -> None:
-    disk = history.disk.after_process_death()
-    segments(disk)[number][offset] ^= 1 << bit
-    damaged = check_damaged(history, disk)
-    assert damaged, f"a flipped bit at {offset} of segment {number} went unnoticed"
-
-
-@given(programs, st.data())
-def test_any_flipped_bit_in_what_was_committed_is_reported(
-    program: list[Action], data: st.DataObject
-) -> None:
-    history = run(program)
-    history.close()
-    places = list(committed_bytes(history.disk))
-    if places:
-        number, offset = data.draw(st.sampled_from(places))
-        flip_is_reported(history, number, offset, data.draw(st.integers(0, 7)))
-
-
-@given(programs, st.data())
-def test_any_crash_leaves_a_prefix_with_all_that_was_committed(
-    program: list[Action], data: st.DataObject
-) -> None:
-    crash = data.draw(st.integers(0, 60)), data.draw(st.integers(0, 400))
-    history = run(program, crash)
-    disk = history.disk
-    check_recovery(history, disk.after_process_death())
-    for seed in range(5):
-        check_recovery(history, disk.after_power_loss(seed))
-    history.drop()
-
-
-@pytest.mark.parametrize(
-    "program", [SMALL, pytest.param(PROGRAM, marks=pytest.mark.crash)], ids=["small", "all"]
-)
-def test_a_crash_at_every_call(program: list[Action]) -> None:
-    for history in crashes(program, TORN_SIZES):
-        check_recovery(history, history.disk.after_process_death())
-        for seed in range(8):
-            check_recovery(history, history.disk.after_power_loss(seed))
-
-
-def test_a_crash_at_any_call_of_a_long_history(rng: random.Random) -> None:
-    whole = run(PROGRAM)
-    whole.drop()
-    calls = len(whole.calls) + len(whole.disk.calls)
-    for call in rng.sample(range(calls), min(calls, 40)):
-        history = run(PROGRAM, (call, rng.choice(TORN_SIZES)))
-        check_recovery(history, history.disk.after_process_death())
-        for _ in range(4):
-            check_recovery(history, history.disk.after_power_loss(rng.getrandbits(32)))
-        history.drop()
-
-
-def crashed_recoveries(disk: SimulatedDisk, seed: int) -> Iterator[SimulatedDisk]:
-    """Disks left by a crash at every call of opening and closing the log on ``disk``."""
-    for call in itertools.count():
-        again = disk.after_process_death()
-        again.crash_at(call, (seed * 7 + call) % 90)
-        try:
-            EventLog.open("log", files=again, segment_size=SEGMENT_SIZE).close()
-        except Crash:
-            yield again
-        else:
-            return
-
-
-def nested(program: list[Action], seeds: int) -> None:
-    for history in crashes(program, (0, 50)):
-        for seed in range(seeds):
-            for once in crashed_recoveries(history.disk.after_power_loss(seed), seed):
-                check_recovery(history, once.after_process_death())
-                lost = once.after_power_loss(seed)
-                check_recovery(history, lost.after_process_death())
-                for twice in crashed_recoveries(lost, seed + 1):
-                    check_recovery(history, twice.after_power_loss(seed), again=False)
-
-
-@pytest.mark.parametrize("seeds", [1, pytest.param(4, marks=pytest.mark.crash)])
-def test_a_crash_in_recovery_and_in_the_recovery_of_that(seeds: int) -> None:
-    nested(SMALL, seeds)
 
 
 @pytest.mark.parametrize("verb", ["sync", "write", "truncate", "sync directory", "publish"])
