@@ -49,16 +49,6 @@ def test_a_removed_log_is_gone_and_one_of_its_name_begins_anew(files: Files) -> 
     assert (kinds(files), kinds(files, "home/other")) == ([0], [0, 1, 2])
 
 
-def test_a_log_that_is_held_is_not_removed(files: Files) -> None:
-    with EventLog.open(PATH, files=files) as log:
-        log.append("n", 0)
-        with pytest.raises(LogLockedError, match="held by process"):
-            remove(PATH, files=files)
-        log.append("n", 1)
-        log.commit()
-    assert kinds(files) == [0, 1]
-
-
 def test_a_log_that_went_on_since_it_was_looked_at_is_not_removed(files: Files) -> None:
     written(files)
     with pytest.raises(LogError, match="ends at LSN 3, not at 2"):
@@ -172,14 +162,6 @@ def test_a_crash_in_a_removal_leaves_a_log_or_nothing(call: int) -> None:
     durable = renamed and "sync directory" in disk.calls[disk.calls.index("rename") :][:-1]
     for after in disk.power_losses(torn=False):
         check_all_or_nothing(after, True if durable else None if renamed else False)
-
-
-def test_a_finished_removal_stays_finished_whatever_happens() -> None:
-    disk = SimulatedDisk()
-    written(disk)
-    remove(PATH, files=disk)
-    for after in disk.power_losses(torn=False):
-        check_all_or_nothing(after, is_removed=True)
 
 
 def test_what_is_finished_was_made_durable_before() -> None:

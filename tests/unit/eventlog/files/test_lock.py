@@ -22,16 +22,6 @@ def content(disk: SimulatedDisk) -> bytearray:
     return disk.directories["log"][LOCK_NAME].content
 
 
-def test_each_owner_has_a_higher_epoch() -> None:
-    disk = SimulatedDisk()
-    for epoch in (1, 2, 3):
-        owner = take(disk)
-        assert (owner.epoch, owner.former) == (epoch, "")
-        owner.check()
-        owner.close()
-    assert take(disk, last_epoch=10).epoch == 11
-
-
 def test_the_lock_file_says_who_has_the_log() -> None:
     disk = SimulatedDisk()
     take(disk)
@@ -53,12 +43,6 @@ def test_an_owner_that_lost_the_log_is_told_so_every_time() -> None:
     new.check()
     with pytest.raises(LogLockedError):
         take(disk)
-
-
-def test_a_takeover_from_nobody_is_an_opening() -> None:
-    disk = SimulatedDisk()
-    take(disk).close()
-    assert not take(disk, takeover=True).former
 
 
 def test_while_an_owner_that_lost_the_log_is_alive_the_log_is_contested() -> None:

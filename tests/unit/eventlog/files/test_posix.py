@@ -107,18 +107,6 @@ def test_names(files: Files, path: str) -> None:
     directory.close()
 
 
-def test_locks(files: Files, path: str) -> None:
-    directory = files.make_directory(path)
-    first = directory.open("f", write=True, create=True)
-    second = directory.open("f", write=True)
-    assert first.lock(3) and first.lock(3) and not second.lock(3) and second.lock(4)
-    assert second.held(4) and not second.held(3) and not first.held(4) and first.held(5)
-    assert not first.held(0)
-    first.close()
-    assert second.lock(3) and not second.held(4)
-    second.close()
-
-
 def test_a_write_that_comes_to_nothing_is_an_error() -> None:
     disk = SimulatedDisk()
     file = disk.make_directory("d").open("f", write=True, create=True)

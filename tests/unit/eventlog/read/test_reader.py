@@ -43,46 +43,6 @@ def frames(disk: SimulatedDisk, number: int = 1) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("closed", [True, False])
-@pytest.mark.parametrize("where", [9, 50], ids=["header", "payload"])
-def test_a_damaged_newest_snapshot_is_reported_and_an_earlier_one_stands_in(
-    closed: bool, where: int
-) -> None:
-    """Also when it is the last frame of the log, and only the mark file knows of it."""
-    disk = disk_with(closed=closed)
-    hurt(disk, 1, frames(disk)[5] + where)
-    damaged: list[Damage] = []
-    with EventLog.read("log", files=disk) as reader:
-        newest = next(reader.snapshots(damaged.append))
-        assert newest.lsn == 4
-        assert [(d.first_lsn, d.last_lsn, d.snapshot) for d in damaged] == [(6, 6, True)]
-        assert [s.lsn for s in reader.snapshots()] == [4, 2]
-    before = dict(disk.directories["log"])
-    with EventLog.open("log", files=disk) as log:
-        assert [d.snapshot for d in log.report.damaged] == [True]
-        assert log.append("event", 7) == 7
-    assert set(before) <= set(disk.directories["log"]), "something was deleted"
-
-
-def test_no_snapshot_verifies() -> None:
-    disk = disk_with()
-    for at in frames(disk)[1:6:2]:
-        hurt(disk, 1, at + 50)
-    with EventLog.read("log", files=disk) as reader:
-        assert reader.latest_snapshot() is None
-        assert [r.lsn for r in reader.records(on_damage=lambda damage: None)] == [1, 3, 5]
-
-
-def test_the_newest_snapshot_is_found_behind_segments_without_one() -> None:
-    disk = SimulatedDisk()
-    with EventLog.open("log", files=disk, segment_size=400) as log:
-        log.append_snapshot("s")
-        for n in range(20):
-            log.append("event", n)
-        newest = log.latest_snapshot()
-        assert newest is not None and newest.lsn == 1
-
-
 def test_damage_is_raised_where_it_is_reached() -> None:
     disk = disk_with()
     hurt(disk, 1, frames(disk)[2] + 50)
@@ -93,12 +53,6 @@ def test_damage_is_raised_where_it_is_reached() -> None:
             next(found)
         assert (caught.value.damage.segment, caught.value.damage.offset) == (1, frames(disk)[2])
         assert [r.lsn for r in reader.records(start=4)] == [4, 5, 6]
-
-
-def test_a_start_behind_the_end_finds_nothing() -> None:
-    with EventLog.read("log", files=disk_with()) as reader:
-        assert list(reader.records(start=100)) == []
-        assert [r.lsn for r in reader.records(start=0)] == list(range(1, 7))
 
 
 def test_an_empty_log_is_a_log() -> None:

@@ -157,35 +157,6 @@ def test_a_follower_reads_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     log.close()
 
 
-@pytest.mark.parametrize("hurt", ["trailer", "index", "frame header", "payload", "segment header"])
-def test_where_the_index_does_not_lead_a_scan_does(hurt: str) -> None:
-    disk = disk_with(12, killed=False)
-    with EventLog.read("log", files=disk) as reader:
-        before = {record.lsn: record for record in reader.records()}
-        first = {n: reader.listing.header(n).first_lsn for n in (5, 6)}  # type: ignore[union-attr]
-    content = disk.directories["log"][segment_name(5)].content
-    footer = int.from_bytes(content[-8:], "little")
-    at = {
-        "trailer": len(content) - 12,
-        "index": footer + 52,
-        "frame header": 64 + 20,
-        "payload": 64 + 60,
-        "segment header": 40,
-    }[hurt]
-    content[at] ^= 1
-    lost = {first[5]} if hurt in ("frame header", "payload") else set()
-    with EventLog.read("log", files=disk) as reader:
-        for lsn in range(first[5] - 1, first[6] + 2):
-            there = {} if lsn in lost else {lsn: before[lsn]}
-            assert reader.fetch({lsn}) == there
-            found = [record.lsn for record in reader.records(lsn, on_damage=lambda damage: None)]
-            assert found == [n for n in before if n >= lsn and n not in lost]
-        assert reader.fetch(set(before)) == {n: before[n] for n in before if n not in lost}
-        for half in (0, 1):  # what is not asked for hides nothing of the others
-            wanted = {n for n in before if n % 2 == half}
-            assert reader.fetch(wanted) == {n: before[n] for n in wanted - lost}
-
-
 def histories(rng: Random) -> list[tuple[int, int]]:
     """(First LSN, epoch) of segments as owners make them, some of whom are overtaken."""
     made = [(1, 1)]

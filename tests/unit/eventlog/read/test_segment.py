@@ -118,11 +118,6 @@ def test_a_commit_costs_one_flush_and_two_writes() -> None:
         assert disk.reads - reads == 10
 
 
-def test_a_short_log_is_short() -> None:
-    _, content = closed()
-    assert len(content) < 1000
-
-
 def test_the_mark_file_is_read_as_it_was_written_or_not_at_all() -> None:
     disk = SimulatedDisk()
     directory = disk.make_directory("log")

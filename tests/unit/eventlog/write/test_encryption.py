@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -144,55 +143,6 @@ def test_every_bit_of_what_the_cipher_is_given_counts() -> None:
 # -- what is hidden, and what is not
 
 
-def test_what_was_written_is_read_with_the_key(disk) -> None:
-    expected = {
-        1: {"text": SECRET},
-        2: [SECRET, 0],
-        3: [SECRET, 1],
-        4: {"state": SECRET},
-        5: SECRET,
-    }
-    assert read(disk, encryption()) == (expected, [])
-    with EventLog.open("log", files=disk, encryption=encryption()) as log:
-        assert log.report.clean and log.report.damaged == ()
-        assert log.append("more", 6) == 6
-        snapshot = log.latest_snapshot()
-        assert snapshot is not None and snapshot.lsn == 4 and snapshot.body == {"state": SECRET}
-        assert log.fetch({3, 6})[6].body == 6
-    assert len(segments := [n for n in disk.directories["log"] if n.endswith(".seg")]) == 1, (
-        segments
-    )
-
-
-@pytest.mark.parametrize("durability", ["power", "process", "none"])
-def test_nothing_of_a_record_is_in_any_byte(durability) -> None:
-    disk, now = SimulatedDisk(), 1_700_000_000_123_456_789
-    with mock.patch.object(disk, "time_ns", lambda: now):
-        for _ in range(2):
-            with EventLog.open(
-                "log", durability, files=disk, encryption=encryption(), segment_size=600
-            ) as log:
-                for i in range(6):
-                    log.append(f"kind-{SECRET}", {"text": [SECRET, i]})
-                    log.append_snapshot({"state": SECRET})
-                log.commit()
-                log.truncate_before(4)
-                written = b"".join(state(disk).values())
-                assert SECRET.encode() not in written and b"otters" not in written
-                assert now.to_bytes(8, "big") not in written
-    assert b"kind" not in written and b"snapshot" not in written and b"text" not in written
-
-
-def test_equal_records_look_different(disk) -> None:
-    with EventLog.open("log", files=disk, encryption=encryption()) as log:
-        for _ in range(20):
-            log.append("same", "same")
-    sealed = [
-        bytes(content(disk)[f.payload_end - 30 : f.payload_end]) for f in frames(content(disk))
-    ]
-    assert len(set(sealed)) == len(sealed) >= 24
-
-
 def test_a_reader_without_the_key_sees_where_records_are(disk) -> None:
     with EventLog.read("log", files=disk) as reader:
         items = list(dump(reader))
@@ -297,24 +247,6 @@ def test_an_encrypted_segment_without_records_is_not_gone_on_with_in_clear() -> 
     assert caught.value.key_id is None
 
 
-def test_a_held_log_is_held_whatever_the_key() -> None:
-    disk = SimulatedDisk()
-    with (
-        EventLog.open("log", files=disk, encryption=encryption()),
-        pytest.raises(LogLockedError),
-    ):
-        EventLog.open("log", files=disk)
-
-
-def test_damage_is_reported_as_ever_with_the_key(disk) -> None:
-    second = frames(content(disk))[1]
-    content(disk)[second.payload_offset + 60] ^= 1
-    found, damaged = read(disk, encryption())
-    assert set(found) == {1, 4, 5} and [(d.first_lsn, d.last_lsn) for d in damaged] == [(2, 3)]
-    assert bits(disk) == bits(disk, encryption()) == DAMAGED
-    assert read(disk, encryption())[1][0].what == "record fails its CRC"
-
-
 # -- keys
 
 
@@ -416,29 +348,6 @@ def test_what_is_no_key_file_is_refused_and_not_shown(bad) -> None:
     with pytest.raises(ValueError, match="key") as caught:
         parse_keys(bad)
     assert KEY.hex()[:8] not in str(caught.value)
-
-
-def test_one_object_serves_many_threads_and_logs() -> None:
-    shared, disk, errors = encryption(), SimulatedDisk(), []
-    # As many logs as threads: made first, for a simulated disk is for one thread.
-    logs = [EventLog.open(f"log{n}", files=SimulatedDisk(n), encryption=shared) for n in range(4)]
-
-    def work(log: EventLog) -> None:
-        try:
-            for i in range(200):
-                log.append("event", i)
-            assert [record.body for record in log.records()] == list(range(200))
-        except BaseException as exc:
-            errors.append(exc)
-
-    threads = [threading.Thread(target=work, args=(log,)) for log in logs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for log in logs:
-        log.close()
-    assert errors == [] and disk.directories == {}
 
 
 def test_the_extra_is_named_when_it_is_missing() -> None:
@@ -582,43 +491,6 @@ def test_a_log_in_clear_is_refused_unless_it_is_said() -> None:
     assert state(disk) == before
 
 
-def test_a_log_begun_in_clear_goes_on_encrypted_from_the_next_segment_on() -> None:
-    disk = SimulatedDisk()
-    write(disk, None)
-    begun = bytes(content(disk))
-    with EventLog.open("log", files=disk, encryption=encryption(accept_clear=True)) as log:
-        log.append("more", "hidden")
-        assert len(list(log.records())) == 6
-    assert bytes(content(disk)) == begun and b"hidden" not in content(disk, 2)
-    found, damaged = read(disk, encryption(accept_clear=True))
-    assert len(found) == 6 and damaged == []
-    with pytest.raises(EncryptedLogError):
-        EventLog.open("log", files=disk)
-    with pytest.raises(NotEncryptedError):
-        read(disk, encryption())
-    assert bits(disk) == 0
-    with EventLog.read("log", files=disk) as reader:
-        items = list(dump(reader))
-    assert ["encrypted" in item for item in items] == [False] * 5 + [True]
-    # Once what was in clear is removed, nothing needs to be said any more.
-    with EventLog.open("log", files=disk, encryption=encryption(accept_clear=True)) as log:
-        log.append_snapshot("all")
-        log.truncate_before(7)
-    found, damaged = read(disk, encryption())
-    assert set(found) == {6, 7} and damaged == []
-
-
-def test_a_log_in_clear_that_died_goes_on_encrypted() -> None:
-    disk = SimulatedDisk()
-    log = EventLog.open("log", files=disk)
-    log.append("begun", 1)
-    log._release()
-    disk = disk.after_process_death()
-    with EventLog.open("log", files=disk, encryption=encryption(accept_clear=True)) as log:
-        log.append("more", "hidden")
-    assert read(disk, encryption(accept_clear=True)) == ({1: 1, 2: "hidden"}, [])
-
-
 # -- forgers without the key
 
 
@@ -646,29 +518,6 @@ def test_a_forged_ciphertext_does_not_count(disk) -> None:
     put(buf, first, payload=bytes(payload))
     (damage,) = refused(disk, {1})
     assert damage.what == "fails its authentication: not written here with the key"
-
-
-@pytest.mark.parametrize("at", [11, 20, 40, 60])
-def test_no_byte_of_an_envelope_can_be_changed(at, disk) -> None:
-    buf = content(disk)
-    first = frames(buf)[0]
-    payload = bytearray(buf[first.payload_offset : first.payload_end])
-    payload[at] ^= 1
-    put(buf, first, payload=bytes(payload))
-    refused(disk, {1})
-
-
-def test_records_cannot_change_places() -> None:
-    disk = SimulatedDisk()
-    with EventLog.open("log", files=disk, encryption=encryption()) as log:
-        for body in "abcde":
-            log.append("event", body)
-    buf = content(disk)
-    first, second = frames(buf)[:2]
-    payloads = [bytes(buf[f.payload_offset : f.payload_end]) for f in (first, second)]
-    put(buf, first, payload=payloads[1])
-    put(buf, second, payload=payloads[0])
-    refused(disk, {1, 2})
 
 
 def test_a_record_of_another_log_does_not_count(disk) -> None:
@@ -759,17 +608,6 @@ def test_the_header_of_a_frame_is_bound_to_it(changed, lost, bit, disk) -> None:
     assert not lost & set(found) and "authentication" in damaged[0].what
     # The footer's digest is wrong too, where nothing else is.
     assert bits(disk, encryption()) == bit
-
-
-def test_a_count_cannot_be_forged() -> None:
-    disk = SimulatedDisk()
-    with EventLog.open("log", files=disk, encryption=encryption()) as log:
-        log.append_batch([("a", 1), ("b", 2)])
-        log.commit()
-        put(content(disk), frames(content(disk))[0], count=1)
-        damaged: list[Damage] = []
-        assert list(log.records(on_damage=damaged.append)) == []
-        assert [(d.first_lsn, d.last_lsn) for d in damaged] == [(1, 1), (2, 2)]
 
 
 def forged(frame: Frame, salt: bytes, kind: int = RECORDS) -> bytes:
@@ -983,15 +821,6 @@ def test_a_segment_that_vanishes_while_the_key_is_looked_at_does_no_harm(disk) -
             pytest.raises(LogLockedError),
         ):
             EventLog.open("log", files=disk, encryption=encryption())
-
-
-@pytest.mark.parametrize("part", [slice(0, 6), slice(6, 12), slice(20, 26), slice(26, 32)])
-def test_the_key_is_not_on_disk(part, disk) -> None:
-    key = os.urandom(32)
-    with EventLog.open("log", files=SimulatedDisk(), encryption=Encryption(key)) as log:
-        log.append("event", SECRET)
-        written = b"".join(bytes(file.content) for file in log._directory.entries.values())  # type: ignore[attr-defined]
-    assert key[part] not in written
 
 
 def test_a_record_too_large_encrypted_is_refused_before_anything_is_written() -> None:

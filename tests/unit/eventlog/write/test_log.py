@@ -40,20 +40,6 @@ def test_what_was_appended_is_read() -> None:
         assert log.fetch(set()) == {}
 
 
-@pytest.mark.parametrize("durability", ["power", "process", "none"])
-def test_every_durability_keeps_all_at_a_clean_close(durability: Any) -> None:
-    disk = SimulatedDisk()
-    with EventLog.open("log", durability, files=disk, segment_size=5000) as log:
-        for n in range(300):
-            log.append("event", n)
-            if n % 7 == 0:
-                log.commit()
-        assert [r.body for r in log.records()] == list(range(300))
-    with EventLog.open("log", files=disk.after_power_loss(1)) as log:
-        assert log.report.clean
-        assert [r.body for r in log.records()] == list(range(300))
-
-
 def test_of_a_new_log_nothing_is_looked_at_and_what_is_asked_for_early_is_found() -> None:
     """An iterator that was made before the first record gives what is there when it is asked."""
     with EventLog.open("log", files=SimulatedDisk()) as log:
@@ -279,17 +265,6 @@ def test_closing_while_others_append_and_commit_loses_nothing_acknowledged(tmp_p
         assert all("closed" in str(error) for error in errors) and len(errors) == 4
         with EventLog.open(tmp_path / "log") as again:
             assert again.report.clean and again.last_lsn >= max(acknowledged)
-
-
-def test_commit_behind_commits_soon(tmp_path: Path) -> None:
-    with EventLog.open(tmp_path / "log") as log:
-        for _ in range(3):
-            log.append("event", 1)
-            log.commit_behind()
-            deadline = time.monotonic() + 10
-            while log.durable_lsn < log.last_lsn and time.monotonic() < deadline:
-                time.sleep(0.002)
-            assert log.durable_lsn == log.last_lsn
 
 
 def test_a_failure_behind_reaches_the_next_call_once_told_close_is_quiet() -> None:

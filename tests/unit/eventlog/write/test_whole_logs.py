@@ -26,7 +26,7 @@ from eventlog.format.frame import (
     frame_at,
     frames_ahead,
 )
-from eventlog.read.segment_files import read_mark, read_segment
+from eventlog.read.segment_files import read_mark
 from eventlog.testing import SimulatedDisk
 from eventlog.write.group_commit import Committer
 from eventlog.write.segment_writer import SegmentWriter
@@ -63,66 +63,6 @@ def test_a_lost_record_is_not_called_a_snapshot() -> None:
     found: list[Damage] = []
     assert [record.lsn for record in log.records(on_damage=found.append)] == [1, 2, 3, 5, 6]
     assert [(d.first_lsn, d.last_lsn, d.snapshot) for d in found] == [(4, 4, False)]
-    log._release()
-
-
-def test_damage_to_a_closed_log_is_reported_when_it_is_opened() -> None:
-    """Its footer is sound, and says that all before it is."""
-    disk = SimulatedDisk()
-    with EventLog.open("log", files=disk) as log:
-        for lsn in range(1, 4):
-            log.append("event", lsn)
-    content, frames = frames_of(disk)
-    content[frames[1].payload_offset] ^= 1
-    with EventLog.open("log", files=disk) as log:
-        assert not log.report.clean
-        assert [(d.first_lsn, d.last_lsn) for d in log.report.damaged] == [(2, 2)]
-
-
-def test_a_clean_close_is_one_after_a_power_loss_too() -> None:
-    for seed in range(20):
-        disk = SimulatedDisk(seed)
-        with EventLog.open("log", files=disk) as log:
-            log.append("event", 1)
-        with EventLog.open("log", files=disk.after_power_loss(seed)) as log:
-            assert (log.report.clean, log.last_lsn) == (True, 1)
-
-
-def test_the_newest_of_the_snapshots_in_a_segment_comes_first() -> None:
-    disk = SimulatedDisk()
-    with EventLog.open("log", files=disk) as log:
-        for state in range(1, 4):
-            log.append_snapshot(state)
-        assert [snapshot.body for snapshot in log.snapshots()] == [3, 2, 1]
-        newest = log.latest_snapshot()
-        assert newest is not None and newest.body == 3
-
-
-def test_a_page_read_before_the_writer_had_filled_it_is_read_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A reading of many pages is not atomic: a later frame is there, an earlier one is not yet."""
-    disk = SimulatedDisk()
-    log = EventLog.open("log", files=disk)
-    for lsn in range(1, 4):
-        log.append_snapshot(lsn)
-        log.commit()
-    del disk.directories["log"]["MARK"]  # which lags
-    _, frames = frames_of(disk)
-    readings = []
-
-    def too_early(directory: Any, number: int, start: int = 0) -> bytes:
-        content = bytearray(read_segment(directory, number))
-        readings.append(number)
-        if len(readings) == 1:
-            content[frames[1].offset : frames[1].end] = bytes(frames[1].end - frames[1].offset)
-        return bytes(content[start:])
-
-    monkeypatch.setattr(eventlog.read.reader, "read_segment", too_early)
-    monkeypatch.setattr(eventlog.read.reader, "sound_in_pieces", lambda *args: iter(()))
-    with EventLog.read("log", files=disk) as reader:
-        assert [record.lsn for record in reader.records()] == [1, 2, 3]
-        assert len(readings) == 2
     log._release()
 
 
