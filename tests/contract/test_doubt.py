@@ -210,6 +210,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
     return CheckpointStore() if request.param == "memory" else CheckpointStore(FileStore(tmp_path))
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("order", ["outer", "inner"])
 @pytest.mark.parametrize("name", [name for name in ORDERS if name.startswith("timed out")])
 def test_the_run_parks_for_it_and_goes_on_when_it_is_settled(
@@ -387,6 +388,7 @@ def test_settling_the_outer_call_settles_nothing_inside_it(outer: str) -> None:
     assert sent.total() == 1
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("around", ["the agent", "a call"])
 def test_no_run_ends_with_one(around: str) -> None:
     """The first error is one for good, and cancels what is beside it."""
@@ -413,6 +415,7 @@ def test_no_run_ends_with_one(around: str) -> None:
     assert sent.total() == 1
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("tool_ends", [True, False])
 def test_a_call_that_is_cancelled_is_not_let_go_of_with_one_inside(tool_ends: bool) -> None:
     async def agent(run: Run) -> Any:

@@ -189,6 +189,7 @@ def test_a_person_can_settle_the_node_that_failed(manager: CheckpointManager) ->
     assert (raised["node"], sent.total()) == (1, 1)
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_node_that_takes_too_long_parks_for_what_is_in_doubt_in_it(
     manager: CheckpointManager,
 ) -> None:

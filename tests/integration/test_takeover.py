@@ -44,13 +44,11 @@ async def agent(run):
             return run.messages
 
 of = RecoverableAgent(agent, CheckpointStore(home), checkpoint_every_n=2)
-began = time.monotonic()
 try:
     found = asyncio.run(of.run_with_recovery("task", "run", takeover=role == "taker"))
     print(json.dumps({"result": found["result"], "from": found["recovered_from_step"]}))
 except LogError as exc:
-    print(json.dumps({"error": type(exc).__name__, "text": str(exc),
-                      "time": time.monotonic() - began}))
+    print(json.dumps({"error": type(exc).__name__, "text": str(exc)}))
 """
 
 
@@ -66,11 +64,11 @@ def records(tmp_path: Path) -> list[tuple[int, str, bytes]]:
 
 
 def test_the_second_process_gets_the_error_at_once(start, tmp_path):
+    """It does not wait for the first, which waits for this test."""
     first = until(start("first"), "waiting")
     second = said(start("second"))
     assert second["error"] == "LogLockedError"
     assert f"process {first.pid} on {socket.gethostname()}" in second["text"]
-    assert second["time"] < 2  # it does not wait for the first
     (tmp_path / "go on").touch()
     assert said(first)["result"] == [f"first {n}" for n in range(1, 9)]
     # Later ones get the result, and execute nothing.
