@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, current_ru
 from recovery.graph import Graph, GraphExecutor, NodeContext
 from recovery.journal.events import CallIntended, ValueRecorded
 from recovery.testing import crash_everywhere
-from tests.support.lives import executed, recorded, run, run_sync, send
+from tests.support.lives import executed, recorded, run, send
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -69,16 +68,6 @@ def test_in_the_code_of_an_async_agent_it_is_the_run_that_it_was_given() -> None
         return all(one is run for one in found)
 
     assert run(agent, CheckpointStore())["result"] is True
-
-
-def test_in_the_code_of_a_plain_agent_it_is_the_sync_run() -> None:
-    def agent(run: SyncRun) -> bool:
-        with ThreadPoolExecutor(2) as pool:
-            pooled = pool.submit(contextvars.copy_context().run, here).result()
-        found = [here(), in_a_thread(here), asyncio.run(here_async()), pooled]
-        return all(one is run for one in found)
-
-    assert run_sync(agent, CheckpointStore())["result"] is True
 
 
 def test_an_agent_that_does_not_keep_its_run_has_one_all_the_same() -> None:
@@ -146,23 +135,6 @@ def test_agents_that_use_it_survive_every_crash() -> None:
 
     report = crash_everywhere(agent, setup=done.clear, effects=lambda: sorted(done), points=60)
     assert report.ok, str(report)
-
-
-def test_in_the_agent_of_a_child_run_it_is_the_childs() -> None:
-    async def child(run: Run) -> Any:
-        found = current_run()
-        return [found is run, run.run_id]
-
-    def plain_child(run: SyncRun) -> Any:
-        return [current_run() is run, run.run_id]
-
-    async def agent(run: Run) -> Any:
-        first, second = await run.child(child, "task"), await run.child(plain_child, "task")
-        return [first, second, current_run() is run]
-
-    (first, one), (second, other), after = run(agent, CheckpointStore())["result"]
-    assert first and second and after
-    assert len({one, other, "run"}) == 3
 
 
 def test_in_a_node_of_a_graph_it_is_the_run_of_the_graph() -> None:

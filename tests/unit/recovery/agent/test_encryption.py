@@ -16,7 +16,7 @@ from eventlog import EventLog
 from eventlog.dump import verify
 from eventlog.encryption import Encryption
 from eventlog.errors import EncryptedLogError, NotEncryptedError, WrongKeyError
-from recovery import Checkpoint, CheckpointStore, RecoverableAgent, Run, SyncRun, tool
+from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, tool
 from recovery.control.send import signal
 from recovery.errors import RunFailedError
 from recovery.stores.file import FileStore
@@ -253,17 +253,6 @@ def test_what_others_send_to_a_run_is_encrypted_as_well(tmp_path) -> None:
     assert start(agent, store_of(tmp_path, Encryption(KEY)))["result"] == "valuesecret"
     for word in ("namesecret", "valuesecret", "whosecret", "forged"):
         assert word.encode() not in stored(tmp_path)
-
-
-def test_checkpoints_of_ones_own_are_encrypted(tmp_path) -> None:
-    with store_of(tmp_path, Encryption(KEY)) as store:
-        for step in (1, 2):
-            state, messages = {"statesecret": step}, [{"messagesecret": 1}]
-            store.save(Checkpoint("", "run", step, state, messages, ["resultsecret"], 1.0))
-    with store_of(tmp_path, Encryption(KEY)) as store:
-        found = store.load_latest("run")
-        assert found is not None and found.state == {"statesecret": 2}
-    assert not any(word.encode() in stored(tmp_path) for word in WORDS)
 
 
 def test_the_example_says_what_it_should(capsys: pytest.CaptureFixture[str], tmp_path) -> None:

@@ -300,22 +300,6 @@ def test_what_a_cancelled_tool_has_left_does_nothing_more(clock: Clock, action: 
     assert executed == {"inside": 1}
 
 
-def test_a_sleep_behind_all_that_is_recorded_is_nobodys_business(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "recovery")
-
-    async def agent(run: Run) -> None:
-        await run.call(look, "a")
-        await asyncio.sleep(10)
-        if not run.recovery_count:
-            raise DiesError
-
-    twice(clock, agent)
-    assert clock.ahead > 15
-    assert not [one for one in caplog.records if "its recovery waits" in one.getMessage()]
-
-
 def test_a_heartbeat_holds_up_no_outcome(clock: Clock) -> None:
     async def heartbeat() -> None:
         while True:  # noqa: ASYNC110 - as agents do
@@ -335,23 +319,6 @@ def test_a_heartbeat_holds_up_no_outcome(clock: Clock) -> None:
     assert twice(clock, agent) == ["b", "a"]
     assert executed == {"a": 1, "b": 1}
     assert clock.ahead < 60
-
-
-def test_an_outcome_is_handed_on_when_the_one_before_has_come_to_rest(clock: Clock) -> None:
-    async def agent(run: Run) -> Any:
-        tasks = {asyncio.create_task(run.call(look, x, 1)) for x in "abc"}
-        batches, pending = [], tasks
-        while pending:
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            batches.append(len(done))
-            await asyncio.sleep(0)
-        await run.call(send, batches[0])
-        if not run.recovery_count:
-            raise DiesError
-        return batches
-
-    assert twice(clock, agent) == [1, 1, 1]
-    assert executed == {"a": 1, "b": 1, "c": 1, 1: 1}
 
 
 # The first life leaves a task to the garbage collector.

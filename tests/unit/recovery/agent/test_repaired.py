@@ -26,7 +26,6 @@ from recovery.journal.events import (
     CallResolved,
     CallReturned,
     Event,
-    MessagesChanged,
     RecordsLost,
     RunStarted,
     StepStarted,
@@ -395,25 +394,6 @@ def test_a_run_whose_first_record_is_lost_is_not_resumed() -> None:
     assert set(executed.values()) == {1}
 
 
-def test_a_loss_before_the_checkpoint_does_not_matter() -> None:
-    agent = Agent()
-    store = a_run(agent, checkpoint_every_n=1)
-    lose(store, of("letter 1"))
-    result = run_sync(agent, store)
-    assert result["result"] == ["sent letter 1", "sent letter 2", "sent letter 3"]
-    assert not result["report"].lost and set(executed.values()) == {1}
-
-
-def test_lost_steps_and_changes_of_the_messages_are_made_again() -> None:
-    agent = Agent()
-    store = a_run(agent, checkpoint_every_n=100)
-    lose(store, lambda event: isinstance(event, MessagesChanged | StepStarted))
-    for _ in range(2):
-        assert run_sync(agent, store)["result"] == [f"sent letter {n}" for n in (1, 2, 3)]
-        store = after_death(store)
-    assert set(executed.values()) == {1}
-
-
 def test_a_lost_value_that_the_calls_behind_it_need_is_a_divergence() -> None:
     """The code is given another number, and so makes another call than the one that is recorded."""
 
@@ -482,14 +462,6 @@ def test_each_unrecorded_side_effect_is_asked_about_until_a_step_begins_behind_t
         resolve(store, RUN, call.lsn, how, who="me", force=True)
     assert run_sync(agent, store)["result"] == "done" and found == asked
     assert executed == {f"{step}{letter}": 1 for step in (1, 2, 3) for letter in "ab"}
-
-
-def test_a_lost_value_that_nothing_depends_on_is_asked_for_again() -> None:
-    agent = Agent(lambda run: run.now())
-    store = a_run(agent, checkpoint_every_n=100)
-    lose(store, lambda event: isinstance(event, ValueRecorded))
-    assert len(run_sync(agent, store)["result"]) == 3
-    assert set(executed.values()) == {1}
 
 
 def test_a_lost_signal_is_taken_again_from_the_inbox() -> None:

@@ -19,7 +19,6 @@ from recovery import (
     SyncRun,
     tool,
 )
-from recovery.control.resolve import resolve
 from recovery.inspect.status import status
 from recovery.values.pack import unpack
 from tests.support.lives import Died, Disk
@@ -162,27 +161,6 @@ def test_a_reconcile_hook_asks_anew_at_each_recovery() -> None:
     with pytest.raises(InDoubtError):
         run(agent, disk)
     assert run(agent, disk) == "was sent"
-
-
-def test_a_resolution_survives_a_power_loss() -> None:
-    @tool
-    def send() -> str:
-        raise Died
-
-    def agent(run: SyncRun) -> Any:
-        return run.call(send)
-
-    disk = die_in(agent, SimulatedDisk())
-    with pytest.raises(InDoubtError) as caught:
-        run(agent, disk)
-    resolve(
-        CheckpointStore(Disk(disk)),
-        "run",
-        caught.value.calls[0].lsn,
-        Resolution.outcome("was sent"),
-    )
-    for seed in range(8):
-        assert run(agent, disk.after_power_loss(seed)) == "was sent"
 
 
 def test_large_arguments_are_recorded_by_digest() -> None:

@@ -140,15 +140,6 @@ def test_finished_calls_are_those_that_are_not_forgotten() -> None:
     assert effects == Counter("abc")
 
 
-def test_a_call_with_the_id_of_an_earlier_one_is_forgotten_alone() -> None:
-    with CallJournal(disk_store(), RUN) as journal:
-        journal.call_sync(send, "a", call_id="1")
-        journal.call_sync(send, "b", call_id="1")
-        a, b = journal.finished()
-        journal.forget([a])
-        assert journal.finished() == [b]
-
-
 @pytest.mark.usefixtures("clock")
 def test_a_call_that_the_loop_cancelled_is_finished_with_an_unknown_outcome() -> None:
     @tool(on_timeout="fail")

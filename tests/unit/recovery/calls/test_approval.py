@@ -123,11 +123,6 @@ def test_a_call_waits_for_a_yes_and_is_asked_about_once(bank: Bank) -> None:
     assert pending(bank.store, RUN) == []
 
 
-def test_what_waits_says_so(bank: Bank) -> None:
-    with pytest.raises(WaitingError, match=r"approval of LSN 2: pay\(10, 'alice'\)"):
-        bank.run(ALICE)
-
-
 def test_a_yes_never_runs_another_call(bank: Bank) -> None:
     (call,) = bank.asked(ALICE)
     approve(bank.store, RUN, call)
@@ -215,40 +210,6 @@ def test_a_no_that_crosses_the_beginning_is_answered(
     with pytest.raises(RecoveryError, match="too late: the call has begun, approved by ann"):
         deny(bank.store, RUN, call)
     assert bank.paid == [ALICE]
-
-
-@pytest.mark.parametrize("after_crash", ["park", "retry"])
-def test_a_call_that_waits_is_not_in_doubt_and_one_that_has_begun_is(
-    bank: Bank, after_crash: str
-) -> None:
-    pay = bank.tool(after_crash=after_crash)
-    (call,) = bank.asked(ALICE, pay=pay)
-    assert bank.asked(ALICE, pay=pay) == [call]
-    approve(bank.store, RUN, call)
-    bank.dies = True
-    with pytest.raises(Died):
-        bank.run(ALICE, pay=pay)
-    bank.dies = False
-    if after_crash == "retry":
-        assert bank.run(ALICE, pay=pay) == ["paid 10"]
-        assert bank.paid == [ALICE, ALICE]
-    else:
-        with pytest.raises(InDoubtError):
-            bank.run(ALICE, pay=pay)
-        resolve(bank.store, RUN, call.lsn, Resolution.retry())
-        assert bank.run(ALICE, pay=pay) == ["paid 10"]
-    assert len(bank.events(CallDecided)) == 1
-
-
-def test_nobody_decides_in_time(bank: Bank, clock: Clock) -> None:
-    (_call,) = bank.asked(ALICE, approval_timeout_s=100)
-    clock.ahead += 101
-    (other,) = bank.asked(ALICE, MALLORY, approval_timeout_s=10**4)
-    assert other.args == MALLORY
-    approve(bank.store, RUN, other)
-    said = "pay was denied: no decision came in time. It was not executed."
-    assert bank.run(ALICE, MALLORY) == [said, "paid 9999"]
-    assert bank.paid == [MALLORY]
 
 
 def test_a_predicate_tells_which_calls_ask(bank: Bank) -> None:

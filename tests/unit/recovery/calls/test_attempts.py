@@ -17,10 +17,8 @@ import recovery.calls.attempts
 from recovery import (
     CheckpointStore,
     InDoubtError,
-    OutcomeUnknown,
     PermanentError,
     RecoverableAgent,
-    RecoveryError,
     Resolution,
     Retry,
     Run,
@@ -231,17 +229,6 @@ def test_a_side_effect_that_times_out_is_in_doubt() -> None:
         run(agent, store)
     resolve(store, "run", caught.value.calls[0].lsn, Resolution.outcome("paid"))
     assert run(agent, store)["result"] == "paid"
-    assert executed == {"pay": 1}
-
-
-def test_what_a_tool_reports_about_a_time_out() -> None:
-    async def agent(run: Run) -> Any:
-        return await run.call(tool(after_crash="report")(hang), "pay")
-
-    store = disk_store()
-    first = run(agent, store)["result"]
-    assert isinstance(first, OutcomeUnknown)
-    assert run(agent, store)["result"] == first
     assert executed == {"pay": 1}
 
 
@@ -460,15 +447,6 @@ def test_a_side_effect_that_the_agent_cancels_is_in_doubt() -> None:
     assert run(done, store)["result"] == "paid"
 
 
-def test_a_tool_that_says_so_may_be_cancelled() -> None:
-    may = tool(timeout_s=600, on_timeout="fail")(hang)
-
-    agent = cancelling(may, "x")
-    store = die_in(agent, disk_store())
-    assert run(agent, store)["result"] == "sent next"
-    assert executed == {"x": 1, "next": 1, "agent": 1}
-
-
 def test_a_failing_sibling_cancels_on_replay_as_it_did() -> None:
     @tool
     async def fail() -> None:
@@ -661,13 +639,6 @@ def test_a_tool_whose_time_is_over_earlier_than_before_the_crash_tidies_up(in_do
         resolve(store, "run", call.lsn, Resolution.outcome(None))
     assert run(agent, store)["result"] == "sent next"
     assert executed == {"paid": 1, "tidied up": 1, "next": 1, "agent": 2 + in_doubt}
-
-
-def test_a_cancelled_call_cannot_be_resolved() -> None:
-    store = die_in(impatient, disk_store())
-    (event,) = recorded(store, CallAbandoned)
-    with pytest.raises(RecoveryError, match="Nothing was written"):
-        resolve(store, "run", event.call, Resolution.outcome("x"))
 
 
 def test_calls_inside_a_cancelled_call_are_no_divergence() -> None:

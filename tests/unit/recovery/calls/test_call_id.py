@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from recovery import CheckpointStore, Run, SyncRun, current_call, tool
-from recovery.errors import DivergenceError
 from recovery.journal.events import CallIntended
-from recovery.testing import crash_everywhere
 from tests.support.lives import Died, after_death, disk_store, executed, recorded, run, run_sync
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -108,21 +106,6 @@ def test_it_is_the_id_that_run_call_gives() -> None:
     assert executed == {"a": 1, "b": 1}
 
 
-def test_another_id_is_another_call() -> None:
-    store, now = disk_store(), "a"
-
-    async def agent(run: Run) -> Any:
-        tool(call_id=now)(pay)("ann")
-        raise Died
-
-    with pytest.raises(Died):
-        run(agent, store)
-    now = "b"
-    with pytest.raises(DivergenceError, match="call_id"):
-        run(agent, after_death(store))
-    assert executed == {"a": 1}
-
-
 def test_what_run_call_says_counts() -> None:
     store = CheckpointStore()
 
@@ -142,26 +125,6 @@ def test_the_tool_itself_stays_without_one() -> None:
     assert run(agent, store)["result"] == ": 0 to ann"
     assert [one.call_id for one in recorded(store, CallIntended)] == ["a", ""]
     assert tool(call_id="a")(len)("xy") == 2  # outside of a run it is the function
-
-
-def test_calls_of_a_model_that_come_in_any_order_survive_every_crash() -> None:
-    done: list[str] = []
-
-    async def charge(amount: int) -> str:
-        call = current_call()
-        assert call is not None
-        done.append(call.call_id)
-        return f"{call.call_id} charged {amount}"
-
-    async def agent(run: Run) -> Any:
-        async def one(at: int) -> str:
-            await asyncio.sleep((at + run.recovery_count) % 3)
-            return await tool(call_id=f"toolu_{at}")(charge)(5)
-
-        return await asyncio.gather(*map(one, range(3)))
-
-    report = crash_everywhere(agent, setup=done.clear, effects=lambda: sorted(done), points=60)
-    assert report.ok, str(report)
 
 
 def test_a_parameter_of_that_name_has_it() -> None:

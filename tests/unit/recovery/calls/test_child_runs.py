@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 import eventlog.write.log
-from eventlog import LogLockedError
 from eventlog.testing import SimulatedDisk
 from recovery import (
     CheckpointStore,
@@ -103,39 +101,7 @@ def test_plain_parents_and_async_ones_have_children_of_either_kind(child: Any) -
     assert executed == {0: 2, 1: 2, 2: 2}
 
 
-def test_a_plain_child_of_a_plain_parent_is_in_its_thread() -> None:
-    def child(run: SyncRun) -> int:
-        return threading.get_ident()
-
-    found = run_sync(lambda run: run.child(child, "task"), CheckpointStore())["result"]
-    assert found == threading.get_ident()
-
-
 # -- crashes
-
-
-def test_a_child_that_a_crash_cut_short_is_resumed_and_not_started_again() -> None:
-    lives = 0
-
-    async def child(run: Run) -> Any:
-        await run.call(send, f"{run.task} first")
-        if lives == 1 and run.task == "b":
-            raise Died
-        return await run.call(send, f"{run.task} last")
-
-    async def agent(run: Run) -> Any:
-        nonlocal lives
-        lives += 1
-        return [await run.child(child, task) for task in "abc"]
-
-    store = CheckpointStore()
-    with pytest.raises(Died):
-        run(agent, store)
-    result = run(agent, store)
-    assert result["result"] == ["sent a last", "sent b last", "sent c last"]
-    assert max(executed.values()) == 1
-    assert len(store.backend.run_ids()) == 4
-    assert [one.state for one in children(store, "run")] == ["finished"] * 3
 
 
 def test_equal_children_are_told_apart_by_their_order_and_others_by_name() -> None:
@@ -182,17 +148,6 @@ def test_names_of_agents_that_no_run_id_can_have() -> None:
     agent.__name__ = "äh/../x"
     assert run_sync(lambda run: run.child(agent, 1), store)["result"] == 1
     assert children(store, "run")[0].run_id.startswith("run+_h_.._x-")
-
-
-def test_a_large_result_comes_by_value() -> None:
-    async def big(run: Run) -> str:
-        return "x" * (5 << 20)
-
-    async def agent(run: Run) -> int:
-        return len(await run.child(big, "task"))
-
-    store = CheckpointStore()
-    assert run(agent, store)["result"] == 5 << 20
 
 
 # -- children that fail
@@ -596,44 +551,6 @@ def test_the_end_of_another_run_is_an_error_of_the_child_like_any() -> None:
         run(agent, CheckpointStore(), max_recoveries=0)
 
 
-def test_a_parked_plain_child_parks_its_plain_parent() -> None:
-    broken = True
-
-    def child(run: SyncRun) -> str:
-        if broken:
-            raise KeyError("a bug")
-        return "fixed"
-
-    store = CheckpointStore()
-    with pytest.raises(ChildParkedError, match="KeyError: 'a bug'"):
-        run_sync(lambda run: run.child(child, "task"), store)
-    broken = False
-    assert run_sync(lambda run: run.child(child, "task"), store)["result"] == "fixed"
-
-
-def test_a_child_inside_a_tool_parks_too() -> None:
-    broken = True
-
-    async def child(run: Run) -> str:
-        if broken:
-            raise KeyError("a bug")
-        return "fixed"
-
-    async def agent(run: Run) -> Any:
-        @tool(after_crash="retry")
-        async def outer() -> Any:
-            return await run.child(child, "task")
-
-        return await asyncio.gather(outer(), run.call(send, "beside"))
-
-    store = CheckpointStore()
-    with pytest.raises(ChildParkedError, match="KeyError: 'a bug'"):
-        run(agent, store)
-    broken = False
-    assert run(agent, store)["result"] == ["fixed", "sent beside"]
-    assert executed == {"beside": 1}
-
-
 # -- children and their logs
 
 
@@ -679,15 +596,6 @@ def test_a_child_whose_log_is_gone_is_not_started_again(is_empty: bool) -> None:
     resolve(store, "run", child.call, Resolution.retry())
     assert run(awaits_stuck, store)["result"] == "done"
     assert executed == {"in the child": 2, "fixed": 1}
-
-
-def test_a_child_that_is_gone_can_be_given_a_result() -> None:
-    store = CheckpointStore()
-    parked_by(store, awaits_stuck)
-    (child,) = children(store, "run")
-    drop(store, child.run_id)
-    resolve(store, "run", child.call, Resolution.outcome("by hand"))
-    assert run(awaits_stuck, store)["result"] == "by hand"
 
 
 def test_another_run_under_the_id_of_a_child_is_left_alone() -> None:
@@ -738,24 +646,6 @@ def test_a_child_can_be_run_by_itself_while_its_parent_is_not() -> None:
     assert alone["result"] == "done"
     assert run(awaits_stuck, store)["result"] == "done"
     assert executed == {"in the child": 1, "fixed": 1}
-
-
-def test_a_child_that_somebody_else_runs_parks_the_parent() -> None:
-    store = CheckpointStore()
-    parked_by(store, awaits_stuck)
-    (child,) = children(store, "run")
-    executed["fixed"] = 1
-    with store.backend.claim(child.run_id):
-        ((_, error),) = parked_by(store, awaits_stuck).children
-        assert isinstance(error, LogLockedError)
-    assert run(awaits_stuck, store)["result"] == "done"
-
-
-def test_children_and_parents_of_runs_that_are_not_there() -> None:
-    store = CheckpointStore()
-    for read in (children, parent):
-        with pytest.raises(RecoveryError, match="there is no run 'run'"):
-            read(store, "run")
 
 
 # -- what can be a child
@@ -871,25 +761,6 @@ def test_children_stop_with_their_parent_and_are_resumed_with_it() -> None:
         assert child.state == "open"
         with store.claim(child.run_id) as log:
             assert not load(log, child.run_id).replay.in_doubt()
-
-
-def test_the_error_of_one_child_stops_its_siblings_before_the_parent_recovers() -> None:
-    async def bystander(run: Run) -> str:
-        for i in range(1000):
-            await run.call(send, i)
-            await asyncio.sleep(0)
-        return "all"
-
-    async def agent(run: Run) -> Any:
-        other = asyncio.create_task(run.child(bystander, "x"))
-        await asyncio.sleep(0.05)
-        if run.recovery_count == 0:
-            raise ConnectionError("lost")
-        return await other
-
-    assert run(agent, CheckpointStore())["result"] == "all"
-    assert max(executed.values()) == 1
-    assert len(executed) == 1000
 
 
 # -- many at once
@@ -1133,23 +1004,6 @@ async def awaits_waits(run: Run) -> Any:
 
 def all_runs(store: CheckpointStore) -> list[str]:
     return [run_id for run_id in store.backend.run_ids() if "inbox" not in run_id]
-
-
-def test_whoever_cancels_a_parked_run_cancels_its_children_and_theirs() -> None:
-    store = CheckpointStore()
-    runner = RecoverableAgent(has_waiting_children, store)
-
-    async def stopped() -> None:
-        asyncio.get_running_loop().call_later(0.2, runner.stop)
-        await runner.run_with_recovery("task", "run")
-
-    with pytest.raises(StoppedError):
-        asyncio.run(stopped())
-    assert len(all_runs(store)) == 4
-    cancel(store, "run", who="me")
-    for run_id in all_runs(store):
-        ended = how_ended(store, run_id)
-        assert isinstance(ended, RunCancelled) and ended.who == "me", run_id
 
 
 def test_whoever_cancels_a_live_run_cancels_its_children_and_theirs() -> None:

@@ -17,7 +17,7 @@ from recovery import (
     tool,
 )
 from recovery.errors import InDoubtError, NoAnswerError
-from recovery.journal.events import AttemptFailed, CallAbandoned, CallFailed
+from recovery.journal.events import AttemptFailed, CallFailed
 from recovery.testing import crash_everywhere
 from tests.support.lives import RUN, executed, recorded, run, run_sync
 
@@ -35,29 +35,11 @@ def charge(cents: int) -> str:
     return f"charged {cents}"
 
 
-async def charge_async(cents: int) -> str:
-    return charge(cents)
-
-
 def charges(options: dict[str, Any], function: Any = charge) -> Any:
     async def agent(run: Run) -> Any:
         return await run.call(tool(**options)(function), 5)
 
     return agent
-
-
-@pytest.mark.parametrize("function", [charge, charge_async])
-def test_a_side_effect_without_an_answer_is_in_doubt(function: Any) -> None:
-    store, agent = CheckpointStore(), charges({}, function)
-    for _ in range(2):
-        with pytest.raises(InDoubtError):
-            run(agent, store)
-    assert executed == {"charge": 1}
-    (call,) = store.run(RUN).status().in_doubt
-    store.run(RUN).resolve(call.lsn, Resolution.outcome("charged 5"))
-    assert run(agent, store)["result"] == "charged 5"
-    assert executed == {"charge": 1}
-    assert len(recorded(store, CallAbandoned)) == 1
 
 
 def test_a_plain_agent_that_calls_directly_is_told_nothing() -> None:

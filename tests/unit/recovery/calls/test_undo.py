@@ -141,36 +141,6 @@ class Late:
 # -- what is undone
 
 
-def test_what_returned_is_undone_newest_first(kind):
-    def steps(run: Any) -> Any:
-        yield run.call(book, "a", call_id="x")
-        yield run.call(look, "b")
-        yield run.call(fly, what="c")
-        return (yield run.undo())
-
-    found = start(kind(steps), CheckpointStore())
-    assert did[3:] == [("unfly", "c", "flown c"), ("unbook", "a", "booked a")]
-    assert [(one["tool"], one["call_id"], one["result"]) for one in found] == [
-        ("fly", "", "undone flown c"),
-        ("book", "x", "undone booked a"),
-    ]
-
-
-def test_the_order_is_that_of_the_outcomes():
-    @tool(undo=note)
-    async def wait(what: str, others: int) -> None:
-        while len(did) < others:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        did.append(what)
-
-    async def agent(run: Any) -> None:
-        await asyncio.gather(wait("slow", 1), wait("fast", 0))
-        await run.undo()
-
-    start(agent, CheckpointStore())
-    assert undone() == ["slow", "fast"]
-
-
 def test_a_compensation_knows_the_call_and_has_a_key_of_its_own(kind):
     seen: list[Any] = []
 
@@ -200,23 +170,6 @@ def test_a_compensation_knows_the_call_and_has_a_key_of_its_own(kind):
     assert (now.tool, now.call_id) == ("undo pay", str(call.lsn))
     assert (now.args, now.kwargs) == (("ann",), {"cents": 5})
     assert undoing["call"] == call.lsn
-
-
-def test_arguments_of_any_size_and_messages_are_recorded_whole():
-    seen: list[Any] = []
-
-    @tool(undo=lambda call, outcome: seen.append(call.args))
-    def keep(text: str, messages: Any) -> int:
-        return len(messages)
-
-    def agent(run: SyncRun) -> Any:
-        run.messages.append({"role": "user", "content": "hello"})
-        run.call(keep, "x" * 10_000, run.messages)
-        run.messages.append("later")
-        return run.undo()
-
-    start(agent, CheckpointStore())
-    assert seen == [("x" * 10_000, [{"role": "user", "content": "hello"}])]
 
 
 def test_what_failed_or_was_resolved_as_failed_is_not_undone(kind):
@@ -336,18 +289,6 @@ def test_since_is_a_step_of_the_run(since):
 # -- once only
 
 
-def test_undoing_again_undoes_what_is_new(kind):
-    def steps(run: Any) -> Any:
-        yield run.call(book, "a")
-        yield run.undo()
-        yield run.call(book, "b")
-        yield run.undo()
-        return (yield run.undo())
-
-    assert start(kind(steps), CheckpointStore()) == []
-    assert undone() == ["a", "b"]
-
-
 @pytest.mark.parametrize("every", [1, 2, 100])
 def test_after_a_crash_nothing_is_undone_twice_whatever_the_checkpoint(kind, every):
     store = CheckpointStore()
@@ -375,32 +316,6 @@ def test_after_a_crash_nothing_is_undone_twice_whatever_the_checkpoint(kind, eve
         "undone booked 1",
     ]
     assert undone() == [3, 2, 1]
-
-
-def test_the_policy_is_that_of_the_compensation(kind):
-    store = CheckpointStore()
-    keys: list[Any] = []
-
-    @tool(after_crash="retry")
-    def cancel(call: Call, outcome: Any) -> None:
-        now = current_call()
-        assert now is not None
-        keys.append((now.idempotency_key, now.attempt))
-        if len(keys) == 1:
-            raise Died
-
-    @tool(undo=cancel)
-    def rent(what: str) -> str:
-        return what
-
-    def steps(run: Any) -> Any:
-        yield run.call(rent, "a")
-        yield run.undo()
-
-    with pytest.raises(Died):
-        start(kind(steps), store)
-    start(kind(steps), store)
-    assert keys == [(keys[0][0], 1), (keys[0][0], 2)]
 
 
 def test_a_failed_compensation_stops_the_undo_which_then_goes_on_there(kind):
@@ -837,13 +752,6 @@ def test_outside_a_call_in_doubt_is_resolved_first():
     resolve(store, "run", call.lsn, Resolution.retry())  # it did not happen
     undo(store, "run", tools=TOOLS)
     assert undone() == ["a"]
-
-
-def test_from_async_code_it_is_called_in_a_thread():
-    store = CheckpointStore()
-    start(finished, store)
-    asyncio.run(asyncio.to_thread(undo, store, "run", tools=TOOLS))
-    assert undone() == ["d", "c", "b", "a"]
 
 
 def test_a_call_records_which_compensation_it_has():

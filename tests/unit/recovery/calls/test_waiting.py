@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,6 @@ from unittest import mock
 import pytest
 
 from eventlog import EventLog, RefusedValueError
-from eventlog.encryption import Encryption
 from eventlog.files.posix import OSFile
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, RecoveryError, Retry, tool
 from recovery.control.cancel import cancel
@@ -20,9 +18,8 @@ from recovery.control.send import signal
 from recovery.engine.drive import drive, drive_async
 from recovery.errors import DamagedRunError, RunCancelledError, RunFailedError, WaitingError
 from recovery.inspect.status import status
-from recovery.journal.events import CallRetried, RunCancelled, RunParked, SignalTaken
+from recovery.journal.events import RunCancelled, RunParked, SignalTaken
 from recovery.ops.fork import fork
-from recovery.stores.file import FileStore
 from recovery.testing.simulated.virtual_time import Clock, Loop
 from tests.support.lives import RUN, Died, recorded
 
@@ -85,46 +82,6 @@ def test_a_sleep_ends_at_the_deadline_that_was_recorded_first(
     assert woke[1] == pytest.approx(began + 100, abs=2)
 
 
-def test_a_sleep_that_is_over_is_not_slept_again(
-    store: CheckpointStore, go: Any, clock: Clock
-) -> None:
-    tries: list[float] = []
-
-    def agent(run: Any) -> Any:
-        began = time.monotonic()
-        yield "sleep", 1000
-        tries.append(time.monotonic() - began)
-        if len(tries) == 1:
-            raise Died
-
-    with pytest.raises(Died):
-        go(store, agent)
-    go(store, agent)
-    assert tries[0] == pytest.approx(1000, abs=1)
-    assert tries[1] == pytest.approx(0, abs=1)
-    assert not recorded(store, CallRetried)
-
-
-def test_sleeps_that_were_under_way_in_a_crash_are_told_apart(
-    store: CheckpointStore, clock: Clock
-) -> None:
-    ends: list[tuple[int, float]] = []
-    began = time.time()
-
-    async def agent(run: Any) -> None:
-        async def one(seconds: int) -> None:
-            await run.sleep(seconds)
-            ends.append((seconds, time.time() - began))
-
-        await asyncio.gather(one(30), one(60), one(10))
-
-    with pytest.raises(WaitingError):
-        live(clock, RecoverableAgent(agent, store, park_after_s=4))
-    live(clock, RecoverableAgent(agent, store))
-    assert [seconds for seconds, _ in ends] == [10, 30, 60]
-    assert [end for _, end in ends] == [pytest.approx(s, abs=4) for s in (10, 30, 60)]
-
-
 def test_a_clock_that_is_set_back_makes_a_sleep_no_longer_than_it_was_to_be(
     store: CheckpointStore, go: Any, clock: Clock
 ) -> None:
@@ -168,20 +125,6 @@ def test_a_sleep_of_no_duration_is_refused(store: CheckpointStore, go: Any, seco
         go(store, agent)
 
 
-def test_a_call_that_waits_is_not_in_doubt(store: CheckpointStore, clock: Clock) -> None:
-    async def agent(run: Any) -> None:
-        await asyncio.gather(run.sleep(100), run.wait_for("a"))
-
-    with pytest.raises(WaitingError):
-        live(clock, RecoverableAgent(agent, store, park_after_s=1))
-    signal(store, RUN, "a")
-    loop = Loop(clock)
-    done = loop.run_until_complete(RecoverableAgent(agent, store).run_with_recovery("task", RUN))
-    loop.close()
-    assert done["report"].in_doubt == ()
-    assert not recorded(store, CallRetried)
-
-
 # -- signals
 
 
@@ -199,39 +142,6 @@ def parked(go: Any, store: CheckpointStore, agent: Any) -> WaitingError:
     with pytest.raises(WaitingError) as stop:
         go(store, agent, park_after_s=1)
     return stop.value
-
-
-def test_signals_of_a_name_are_taken_in_the_order_sent(store: CheckpointStore, go: Any) -> None:
-    parked(go, store, waiter("a"))
-    for name, value in [("b", 1), ("a", 2), ("a", {"three": [3]}), ("b", 4), ("a", None)]:
-        signal(store, RUN, name, value)
-    assert go(store, waiter("a", "b", "a", "b", "a")) == [2, 1, {"three": [3]}, 4, None]
-    assert go(store, waiter("a", "b", "a", "b", "a")) == [2, 1, {"three": [3]}, 4, None]
-    assert [event.inbox for event in recorded(store, SignalTaken)] == [2, 1, 3, 4, 5]
-
-
-def test_a_signal_is_spent_by_the_wait_that_took_it_whatever_crashes(
-    store: CheckpointStore, go: Any
-) -> None:
-    lives: list[int] = []
-
-    def agent(run: Any) -> Any:
-        got = [(yield "wait_for", "a")]
-        lives.append(0)
-        if len(lives) == 1:
-            raise Died
-        got.append((yield "wait_for", "a"))
-        if len(lives) == 2:
-            raise Died
-        return got
-
-    parked(go, store, waiter("a"))
-    signal(store, RUN, "a", 1)
-    signal(store, RUN, "a", 2)
-    for _ in range(2):
-        with pytest.raises(Died):
-            go(store, agent)
-    assert go(store, agent) == [1, 2]
 
 
 def test_what_was_taken_before_a_checkpoint_is_spent(store: CheckpointStore, clock: Clock) -> None:
@@ -345,32 +255,6 @@ def test_open_waits_keep_their_deadlines_whichever_comes_first_after_a_crash(
         live(clock, agent_of)
     signal(store, RUN, "a", "paid")
     assert live(clock, agent_of) == ["paid", "late"]
-
-
-def test_waits_in_threads_lose_no_signal(store: CheckpointStore) -> None:
-    def agent(run: Any) -> list[int]:
-        got: list[int] = []
-        threads = [
-            threading.Thread(target=lambda: got.extend(run.wait_for("a") for _ in range(5)))
-            for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sorted(got)
-
-    def dies(run: Any) -> None:
-        raise Died
-
-    with pytest.raises(Died):
-        RecoverableAgent(dies, store).run_with_recovery_sync("task", RUN)
-    for value in range(20):
-        signal(store, RUN, "a", value)
-    done = RecoverableAgent(agent, store).run_with_recovery_sync("task", RUN)
-    assert done["result"] == list(range(20))
-    taken = [event.inbox for event in recorded(store, SignalTaken)]
-    assert taken == sorted(taken)
 
 
 def test_a_signal_with_a_key_is_sent_once(store: CheckpointStore, go: Any) -> None:
@@ -496,16 +380,6 @@ def test_damage_in_the_inbox_stops_the_run(tmp_path: Any, go: Any) -> None:
     assert not recorded(store, SignalTaken)
 
 
-def test_the_inbox_of_an_encrypted_store_is_encrypted(tmp_path: Any, go: Any) -> None:
-    pytest.importorskip("cryptography")
-    store = CheckpointStore(FileStore(tmp_path, encryption=Encryption(bytes(range(32)))))
-    parked(go, store, waiter("a"))
-    signal(store, RUN, "a", "the secret")
-    files = [path.read_bytes() for path in (tmp_path / RUN / "inbox").iterdir()]
-    assert not any(b"the secret" in content or b"signal" in content for content in files)
-    assert go(store, waiter("a")) == ["the secret"]
-
-
 # -- cancellation
 
 
@@ -587,14 +461,6 @@ def test_a_run_that_only_waits_parks_and_goes_on(store: CheckpointStore, go: Any
     assert record.wake_at == stop.wake_at
     signal(store, RUN, "a", "here")
     assert go(store, agent, park_after_s=1) == "here"
-
-
-def test_a_wait_that_is_nearly_over_does_not_park(store: CheckpointStore, go: Any) -> None:
-    def agent(run: Any) -> Any:
-        yield "sleep", 5
-
-    go(store, agent, park_after_s=5)
-    assert not recorded(store, RunParked)
 
 
 def test_a_run_does_not_park_while_a_call_is_at_work(store: CheckpointStore, clock: Clock) -> None:

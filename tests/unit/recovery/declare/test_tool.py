@@ -204,17 +204,6 @@ def test_a_tool_is_known_by_its_name_or_the_one_it_is_given():
     assert calls == ["f", "other", "f"]
 
 
-def test_the_same_arguments_by_position_or_name_are_the_same_call():
-    async def agent(run: Run) -> Any:
-        if run.recovery_count == 0:
-            await run.call(send, "you", "x")
-            raise OSError
-        return await run.call(send, what="x", to="you")
-
-    assert run(agent) == "sent x you"
-    assert executed == {"x": 1}
-
-
 def test_arguments_that_do_not_fit_are_a_failure_of_the_call():
     async def agent(run: Run) -> Any:
         with pytest.raises(TypeError, match="missing 1 required"):
@@ -303,34 +292,6 @@ def test_each_call_of_each_run_has_a_key_of_its_own():
     store = CheckpointStore()
     keys = run(agent, store, "a") + run(agent, store, "b")
     assert len(set(keys)) == len(keys) == 18
-
-
-def test_a_key_is_the_same_for_every_attempt():
-    seen: list[Call] = []
-
-    class DiedError(BaseException):
-        pass
-
-    @tool(after_crash="retry")
-    def flaky() -> str:
-        call = current_call()
-        assert call is not None
-        seen.append(call)
-        if len(seen) < 3:
-            raise DiedError
-        return "done"
-
-    async def agent(run: Run) -> Any:
-        return await run.call(flaky)
-
-    store = CheckpointStore()
-    for _ in range(2):
-        with pytest.raises(DiedError):
-            run(agent, store)
-    assert run(agent, store) == "done"
-    assert [call.attempt for call in seen] == [1, 2, 3]
-    assert len({call.idempotency_key for call in seen}) == 1
-    assert len({(call.lsn, call.run_id, call.step) for call in seen}) == 1
 
 
 def test_a_call_says_what_it_is():

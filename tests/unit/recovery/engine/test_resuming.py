@@ -17,12 +17,10 @@ from recovery import (
     InDoubtError,
     RecoverableAgent,
     RecoveryError,
-    Resolution,
     Run,
     SyncRun,
     tool,
 )
-from recovery.control.resolve import resolve
 from tests.support.lives import Died
 
 TASK = {"to": "Ann", "n": float("nan")}
@@ -54,19 +52,6 @@ def agent(request: pytest.FixtureRequest, tmp_path: Path) -> RecoverableAgent:
 def begun(agent: RecoverableAgent) -> None:
     with pytest.raises(Died):
         agent.run_with_recovery_sync(TASK, "run")
-
-
-def test_a_run_goes_on_with_its_own_task(agent: RecoverableAgent) -> None:
-    begun(agent)
-    with pytest.raises(InDoubtError) as caught:
-        agent.resume_sync("run")
-    resolve(agent.store, "run", caught.value.calls[0].lsn, Resolution.retry())
-    found = agent.resume_sync("run")
-    assert (found["result"], found["recovery_count"]) == ("sent Ann", 2)
-    assert executed == {"Ann": 2}
-    assert asyncio.run(agent.resume("run"))["result"] == "sent Ann"
-    assert agent.run_with_recovery_sync(TASK, "run")["result"] == "sent Ann"  # the same run
-    assert executed == {"Ann": 2}
 
 
 def test_it_never_begins_a_run(agent: RecoverableAgent) -> None:

@@ -403,25 +403,3 @@ def test_a_side_effect_that_makes_calls_gets_to_its_end(beside: bool) -> None:
     assert executed.items() >= sent.items()
     assert resumed(agent, store) == ["sent first", "sent second", "sent third"]
     assert executed == (sent | {"beside": 1} if beside else sent)
-
-
-def test_a_plain_side_effect_that_makes_calls_gets_to_its_end() -> None:
-    @tool
-    def send(what: str) -> str:
-        executed[what] += 1
-        of.stop()
-        return f"sent {what}"
-
-    @tool
-    def outer() -> list[str]:
-        return [send("first"), send("second")]
-
-    def agent(run: SyncRun) -> Any:
-        return [run.call(outer), run.call(send, "third")]
-
-    store = disk_store()
-    of = RecoverableAgent(agent, store)
-    with pytest.raises(StoppedError):
-        of.run_with_recovery_sync("task", "run")
-    assert executed == {"first": 1, "second": 1}
-    assert resumed(agent, store) == [["sent first", "sent second"], "sent third"]

@@ -402,28 +402,6 @@ def test_a_node_that_leads_to_one_beside_it_is_not_lost() -> None:
     assert execute(graph).path == ["a", "a", "b", "a", "b", "a", "b"]
 
 
-def test_a_branch_that_had_finished_is_not_run_again(manager: CheckpointManager) -> None:
-    entered: list[str] = []
-    graph = Graph("g")
-    graph.node("a", gives(None))
-
-    async def branch(context: NodeContext) -> None:
-        entered.append(context.node_id)
-        if context.node_id == "slow":
-            for _ in range(50):  # until the others have ended
-                await asyncio.sleep(0)
-            if entered.count("slow") == 1:
-                raise Died
-
-    for name in ("slow", "b", "c"):
-        graph.node(name, branch)
-        graph.edge("a", name)
-    die(graph, manager)
-    assert sorted(entered) == ["b", "c", "slow"]
-    assert resume(graph, manager).success
-    assert sorted(entered) == ["b", "c", "slow", "slow"]
-
-
 def test_of_a_batch_of_parallel_tools_only_the_one_under_way_is_in_doubt(
     manager: CheckpointManager,
 ) -> None:
@@ -877,13 +855,6 @@ def test_without_a_manager_a_run_can_be_resumed_by_its_executor() -> None:
     assert result.paused_at == "ask"
     executor.store.run(result.run_id).signal("ask", 7)
     assert executor.resume_sync(graph, result.run_id).output == {"said": 7}
-
-
-def test_each_execution_without_a_run_id_is_a_run_of_its_own(manager: CheckpointManager) -> None:
-    executor = GraphExecutor(checkpoint_manager=manager)
-    ids = {executor.execute_sync(linear("g", ("a", gives(1))), "goal").run_id for _ in range(3)}
-    assert sorted(ids) == manager.store.backend.run_ids()
-    assert len(ids) == 3
 
 
 def test_goals_that_cannot_be_recorded_are_refused() -> None:

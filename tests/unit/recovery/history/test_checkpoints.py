@@ -225,13 +225,6 @@ def test_a_state_that_an_older_library_said_whole_is_restored(log):
         assert source.restored().state == state
 
 
-def test_types_of_equal_values_are_told_apart(log):
-    writer, messages, source = CheckpointWriter(log), Messages(), Source(log)
-    for value in (1, True, 1.0, "1", b"1"):
-        writer.write(CheckpointMeta("run", 1, 0.0), {"v": value}, messages)
-        assert type(source.restored().state["v"]) is type(value)
-
-
 def test_any_changes_of_messages_and_state_are_restored(log, rng: random.Random):
     writer, source = CheckpointWriter(log), Source(log)
     messages = recorded(log, writer)
@@ -266,17 +259,6 @@ def test_any_changes_of_messages_and_state_are_restored(log, rng: random.Random)
     for snapshot, (lsn, then, conversation) in zip(log.snapshots(), reversed(written), strict=True):
         found = restore(source.fetch, snapshot)
         assert (found.lsn, found.state, values(found)) == (lsn, then, conversation)
-
-
-def test_state_of_500_levels_is_carried(log):
-    deep: Any = 1
-    for _ in range(500):
-        deep = [deep]
-    writer, messages, source = CheckpointWriter(log), Messages(), Source(log)
-    messages.append(deep)
-    writer.write(CheckpointMeta("run", 1, 0.0, tool_results=[deep[0]]), {"deep": deep}, messages)
-    found = source.restored()
-    assert (found.state, values(found), found.tool_results) == ({"deep": deep}, [deep], [deep[0]])
 
 
 @pytest.mark.parametrize(

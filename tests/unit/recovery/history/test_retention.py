@@ -161,21 +161,6 @@ def test_a_run_takes_no_more_room_the_longer_it_goes(given: dict[str, Any], most
 
 
 @pytest.mark.usefixtures("at_once", "fresh")
-def test_a_step_costs_as_much_the_longer_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = Bytes(monkeypatch)
-    per_step: dict[Kept, list[int]] = {}
-    kinds: tuple[Kept, ...] = ("all", "prune_old", "latest_only")
-    for kept in kinds:
-        at: list[int] = []
-        store = CheckpointStore(Small(), retention=kept)
-        run_sync(windowed(900, lambda step, at=at: at.append(written.count)), store)  # type: ignore[misc]
-        per_step[kept] = [at[i + 299] - at[i] for i in (0, 300, 600)]
-    for first, _, last in per_step.values():
-        assert last < 1.1 * first
-    assert per_step["latest_only"][2] < 2 * per_step["all"][2]
-
-
-@pytest.mark.usefixtures("at_once", "fresh")
 def test_a_conversation_of_which_nothing_goes_is_not_copied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

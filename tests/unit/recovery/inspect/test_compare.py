@@ -150,16 +150,6 @@ def test_what_one_alone_does_is_a_difference(store):
     assert (one.a, one.b) == ("", "send('more')")
 
 
-def test_outcomes_of_calls_inside_calls_are_compared(store):
-    run(store, "a")
-    answers["3 both second"] = {"sent": "another", "text": "y" * 40}
-    run(store, "b")
-    assert found(compare(store, "a", "b")) == [
-        (3, "outcome", "both[1].sent", "'3 both second'", "'another'"),
-        (3, "outcome", "both > send.sent", "'3 both second'", "'another'"),
-    ]
-
-
 def test_failures_doubt_and_ends_are_compared(store):
     run(store, "a")
     answers["3 send"] = ValueError("no")

@@ -166,18 +166,6 @@ def test_waiting_for_an_approval_and_for_a_time() -> None:
     assert run(agent, store)["result"] == "paid"
 
 
-def test_sleeping_says_when_it_goes_on() -> None:
-    async def agent(run: Any) -> None:
-        await run.sleep(1000)
-
-    store = disk_store()
-    with pytest.raises(ParkedError) as caught:
-        run(agent, store, park_after_s=0)
-    found = status(store, RUN)
-    assert found.state == "waiting" and found.wake_at == caught.value.wake_at is not None
-    assert [call.state for call in found.calls] == ["waits"]
-
-
 def test_failed_cancelled_undone_and_empty() -> None:
     def failing(run: SyncRun) -> None:
         raise PermanentError("no way")
@@ -265,14 +253,6 @@ def test_runs_tells_of_each_and_of_those_that_cannot_be_read(tmp_path: Path) -> 
     (tmp_path / "d").mkdir()
     found = {one.run_id: one.state for one in runs(store)}
     assert found == {"a": "finished", "b": "unreadable", "c": "unreadable"}
-
-
-def test_nothing_is_written(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
-    RecoverableAgent(lambda run: 1, store).run_with_recovery_sync("a", "a")
-    before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in (tmp_path / "a").iterdir()}
-    status(store, "a")
-    assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in (tmp_path / "a").iterdir()} == before
 
 
 def test_what_is_read_does_not_grow_with_the_run() -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eventlog import LogLockedError, RefusedValueError
-from eventlog.encryption import Encryption
 from eventlog.format.durable_mark import DurableMark
 from eventlog.format.frame import FOOTER, HEADER_SIZE, decode_segment_header
 from eventlog.format.torn_or_damaged import Segment
@@ -40,7 +37,6 @@ from recovery.ops.fork import fork
 from recovery.replay.undo_plan import UndoPlan
 from recovery.reports import ForkedFrom
 from recovery.stores.log_store import LogStore
-from recovery.stores.memory import MemoryStore
 from tests.support.lives import Died
 
 made: list[tuple[str, str]] = []  # (what, idempotency key)
@@ -113,10 +109,6 @@ def run(
     return RecoverableAgent(fn, store, 2).run_with_recovery_sync(task, run_id)["result"]
 
 
-def whats() -> list[str]:
-    return [what for what, _ in made]
-
-
 def steps_of(store: CheckpointStore, run_id: str) -> list[int | None]:
     return [one.step for one in store.run(run_id).checkpoints()]
 
@@ -132,22 +124,6 @@ def after(step: int) -> Counter[str]:
 
 
 # -- what is in a fork
-
-
-@pytest.mark.parametrize("fn", AGENTS)
-@pytest.mark.parametrize("at_step", [0, 1, 2, 3, 4])
-def test_a_fork_executes_what_comes_after_the_step_and_nothing_else(store, fn, at_step):
-    parent = run(store, "parent", fn=fn)
-    expected, keys, before = after(at_step), {key for _, key in made}, records(store, "parent")
-    link = fork(store, "parent", "child", at_step=at_step)
-    assert (link.run_id, link.step) == ("parent", at_step)
-    assert records(store, "parent") == before
-    child = run(store, "child", fn=fn)
-    assert child[:2] == parent[:2]
-    assert Counter(what for what, _ in made) == expected
-    assert keys.isdisjoint(key for _, key in made), "what is new has keys of its own"
-    assert run(store, "child", fn=fn) == child
-    assert not made
 
 
 @pytest.mark.parametrize("fn", AGENTS)
@@ -216,66 +192,6 @@ def test_recoveries_and_usage_are_counted_on(store):
         used, before = history.tallies.progress.usage(), there.tallies.progress.usage()
         assert used.steps == before.steps == 5
         assert used.calls == before.calls - (at_step < 4), "the attempt after the crash is one"
-
-
-@pytest.mark.parametrize("at_step", [1, 2])
-def test_calls_inside_calls_are_served_and_counted_on(store, at_step):
-    """Scopes name LSNs: in the fork the new ones."""
-    run(store, "parent")
-    fork(store, "parent", "child", at_step=at_step)
-    intents = {r.lsn: r.body for r in records(store, "child") if r.kind == "call"}
-    inner = [b for b in intents.values() if b["scope"].startswith("call ")]
-    assert len(inner) == (2 if at_step == 1 else 0)
-    for body in inner:
-        assert intents[int(body["scope"].split()[1])]["tool"] == "both"
-
-
-@pytest.mark.parametrize("encryption", [None, Encryption(bytes(range(32)))])
-def test_values_of_any_type_are_forked_as_they_are(encryption):
-    store = CheckpointStore(MemoryStore(encryption))
-    value = {
-        "at": datetime(2026, 1, 2, tzinfo=UTC),
-        "tags": {"a", "b"},
-        "size": Decimal("1.50"),
-        "pair": (1, [2, b"x"]),
-        "big": 1 << 80,
-        "n": float("nan"),
-    }
-
-    @tool
-    def measure(what: Any) -> Any:
-        made.append((str(what), ""))
-        return value
-
-    def measuring(run: SyncRun) -> Any:
-        for step in run.steps():
-            run.messages.append(run.call(measure, (step, {"a"})))
-            run.state["last"] = run.call(measure, (value["at"], step))
-            if step == 3:
-                return [run.state, len(run.messages)]
-
-    parent = run(store, "parent", fn=measuring)
-    for at_step in (0, 1, 2, None):
-        fork(store, "parent", f"child-{at_step}", at_step=at_step)
-        assert repr(run(store, f"child-{at_step}", fn=measuring)) == repr(parent)
-        assert len(made) == (0 if at_step is None else 2 * (3 - at_step))
-    fork(store, "parent", "changed", at_step=1, state={"last": value})
-    assert repr(run(store, "changed", fn=measuring)) == repr(parent)
-
-
-def test_other_code_goes_on_from_the_step(store):
-    run(store, "parent")
-
-    def other(run: SyncRun) -> Any:
-        run.call(send, "0 before")
-        run.messages.append({"task": run.task})
-        for step in run.steps():
-            if step > 2:
-                return [run.call(send, "3 other"), run.state["steps"], len(run.messages)]
-
-    fork(store, "parent", "child", at_step=2)
-    assert run(store, "child", fn=other)[1:] == [[1, 2], 3]
-    assert [what for what, _ in made] == ["3 other"]
 
 
 def test_a_fork_is_the_answer_to_a_divergence(store):
@@ -354,30 +270,6 @@ def test_a_call_in_doubt_is_in_doubt_in_the_fork_under_its_key(store, at_step):
         run(store, run_id)
         assert made[0] == ("3 send", key), "the effect may have happened under this key"
         assert {key for _, key in made[1:]}.isdisjoint({key})
-
-
-def test_a_resolution_counts_in_the_fork(store):
-    dying.add("3 send")
-    with pytest.raises(Died):
-        run(store, "parent")
-    resolve(store, "parent", in_doubt(store, "parent"), Resolution.outcome({"did": "by hand"}))
-    fork(store, "parent", "child")
-    run(store, "child")
-    assert "3 send" not in {what for what, _ in made}
-
-
-def test_a_call_inside_a_call_in_doubt_is_not_made_again(store):
-    dying.add("3 both second")
-    with pytest.raises(Died):
-        run(store, "parent")
-    fork(store, "parent", "child")
-    with pytest.raises(InDoubtError) as caught:
-        run(store, "child")
-    for call in caught.value.calls:
-        resolve(store, "child", call.lsn, Resolution.retry())
-    run(store, "child")
-    assert "3 both first" not in {what for what, _ in made}
-    assert made[0][0] == "3 both second"
 
 
 @pytest.mark.usefixtures("clock")

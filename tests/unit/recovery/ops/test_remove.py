@@ -63,29 +63,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Any) -> CheckpointStore:
     return made[request.param]()
 
 
-def test_a_removed_run_is_forgotten_and_begins_anew(store: CheckpointStore) -> None:
-    run(finishing, store)
-    signalled = store.backend.post(RUN, "signal", {"name": "x", "value": 1, "who": ""})
-    found, size = status(store, RUN), store.backend.size(RUN)
-    assert signalled == 1 and size > 0
-    (gone,) = remove(store, RUN)
-    assert (gone.run_id, gone.state, gone.children) == (RUN, "finished", ())
-    assert (gone.ended, gone.records, gone.size) == (found.last, found.last_lsn, size)
-    assert ids(store) == [] and store.backend.size(RUN) == 0
-    assert store.backend.inbox(RUN) is None
-    with pytest.raises(RecoveryError, match="there is no run 'run'"):
-        remove(store, RUN)
-    assert run(finishing, store, task="another")["result"] == "sent mail"
-    assert executed["mail"] == 2
-
-
-def test_a_dry_run_says_the_same_and_removes_nothing(store: CheckpointStore) -> None:
-    run(finishing, store)
-    would = remove(store, RUN, dry_run=True)
-    assert ids(store) == [RUN]
-    assert remove(store, RUN) == would
-
-
 @pytest.mark.parametrize("how", ["failed", "cancelled", "finished"])
 def test_runs_that_have_ended_are_removed_without_force(how: str) -> None:
     store = disk_store()
@@ -98,15 +75,6 @@ def test_runs_that_have_ended_are_removed_without_force(how: str) -> None:
         store = die_in(dying, store)
         cancel(store, RUN)
     assert [one.state for one in remove(store, RUN)] == [how]
-    assert ids(store) == []
-
-
-def test_a_run_that_has_not_ended_is_removed_with_force_alone() -> None:
-    store = die_in(dying, disk_store())
-    with pytest.raises(RecoveryError, match=r"it is interrupted.*cancel.*force=True"):
-        remove(store, RUN)
-    assert ids(store) == [RUN]
-    assert [one.state for one in remove(store, RUN, force=True)] == ["interrupted"]
     assert ids(store) == []
 
 
@@ -182,17 +150,6 @@ def damaged(store: CheckpointStore) -> None:
     directory = backend.files.open_directory(f"home/{RUN}")
     name = next(name for name in directory.names() if name.endswith(".seg"))
     directory.open(name, write=True).pwrite(b"?" * 40, 100)
-
-
-def test_a_damaged_run_is_removed_with_force_alone() -> None:
-    store = disk_store()
-    run(finishing, store)
-    damaged(store)
-    with pytest.raises(RecoveryError, match=r"damaged or cannot be read(?s:.*)logdump verify"):
-        remove(store, RUN)
-    assert ids(store) == [RUN]
-    remove(store, RUN, force=True)
-    assert ids(store) == []
 
 
 def test_what_is_no_run_is_not_removed(tmp_path: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,65 +48,6 @@ def claimed(found: Replay, tool: str, **parts: Any) -> RecordedCall:
     return call
 
 
-def test_a_call_with_an_outcome_is_done():
-    found = replay(intent("a"), CallReturned(1, 5))
-    call = claimed(found, "a")
-    assert (call.has_outcome, call.is_to_be_repeated, call.lsn, call.last_lsn) == (
-        True,
-        False,
-        1,
-        2,
-    )
-    assert found.in_doubt() == []
-    assert found.exhausted
-
-
-@pytest.mark.parametrize(
-    "last", [CallFailed(1, "E", "m"), CallResolved(1, "outcome", 1), CallResolved(1, "fail", "no")]
-)
-def test_a_failure_and_a_resolution_are_outcomes_too(last):
-    assert claimed(replay(intent("a"), last), "a").has_outcome
-
-
-@pytest.mark.parametrize(
-    "more", [(), (CallRetried(1, 2),), (CallResolved(1, "retry"), CallRetried(1, 2))]
-)
-def test_a_call_of_which_nothing_says_how_it_ended_is_in_doubt(more):
-    found = replay(intent("a"), *more)
-    assert [call.lsn for call in found.in_doubt()] == [1]
-    call = claimed(found, "a")
-    assert not call.has_outcome
-    assert not call.is_to_be_repeated
-    assert call.attempts == (2 if more else 1)
-
-
-def test_a_call_resolved_as_to_be_retried_is_neither_done_nor_in_doubt():
-    found = replay(intent("a"), CallFailed(1, "E", "m"), CallResolved(1, "retry"))
-    assert found.in_doubt() == []
-    assert claimed(found, "a").is_to_be_repeated
-
-
-def test_each_call_is_given_out_once():
-    found = replay(intent("a"), CallReturned(1, 5))
-    assert found.match(key("b")) is None
-    assert found.match(key("a", scope="2")) is None
-    assert found.match(key("a", occurrence=2)) is None
-    assert found.matches == 0
-    claimed(found, "a")
-    assert found.matches == 1
-    assert found.match(key("a")) is None
-
-
-def test_the_same_call_id_with_other_arguments_is_found():
-    found = replay(intent("a", call_id="x"), CallReturned(1, 5))
-    other = CallKey("1", "a", "x", b"other")
-    assert found.resembling(other) is not None
-    assert found.resembling(CallKey("2", "a", "x", b"other")) is None
-    assert found.resembling(CallKey("1", "a", "", b"other")) is None
-    claimed(found, "a", call_id="x")
-    assert found.resembling(other) is None
-
-
 @given(st.permutations(range(4)), st.permutations(range(4)))
 def test_outcomes_are_served_in_the_order_in_which_they_were_recorded(ended, asked):
     found = replay(*(intent(f"t{i}") for i in range(4)), *(CallReturned(i + 1, i) for i in ended))
@@ -131,13 +71,6 @@ def test_an_outcome_served_out_of_order_does_not_hold_up_the_others():
     assert not found.is_next(99)
     found.mark_replayed(a.last_lsn)
     assert found.is_next(99)
-
-
-@pytest.mark.parametrize("call", [intent("a"), replace(intent("a"), lost=True)])
-def test_whatever_the_code_makes_again_is_progress(call):
-    found = replay(call, CallReturned(1, 0))
-    claimed(found, "a")
-    assert found.matches == 1
 
 
 def test_an_outcome_waits_for_all_that_was_recorded_before_it():
@@ -263,25 +196,6 @@ def test_a_call_that_claims_to_be_inside_a_later_one_or_itself_is_not_covered(sc
 # -- the rest
 
 
-def test_values_are_taken_once():
-    found = replay(ValueRecorded("1", "now", 1, 1.5), ValueRecorded("1", "now", 2, 2.5))
-    taken = found.take_value("1", "now", 2)
-    assert taken is not None
-    assert taken.value == 2.5
-    assert found.take_value("1", "now", 2) is None
-    assert found.take_value("2", "now", 1) is None
-    assert found.exhausted
-
-
-def test_steps_and_changes_are_kept_in_order():
-    found = replay(
-        StepStarted(1), MessagesChanged(0, 0, [1]), StepStarted(2), MessagesChanged(1, 1, [2])
-    )
-    assert [found.take_step(step) for step in (1, 2, 2, 3)] == [True, True, False, False]
-    assert [change.lsn for change in found.changes] == [2, 4]
-    assert not found.exhausted
-
-
 def test_whether_all_is_used_up_is_known_without_looking_at_each_call_again(monkeypatch):
     """It is asked for each record that is written. The calls are claimed in an order of which the
     first is the last, so that all of the others are found claimed at once."""
@@ -340,11 +254,6 @@ def test_what_is_used_up_is_what_has_nothing_unmatched_and_stays_so(events, chan
                 found.take_change(found.changes[0])
             case "drop" if chance.random() < 0.1:
                 found.discard_unmatched()
-
-
-def test_outcomes_of_unknown_calls_are_ignored():
-    found = replay(CallReturned(77, 1), CallRetried(78, 2), CallResolved(79, "retry"))
-    assert found.exhausted
 
 
 @given(st.lists(st.sampled_from("ircrf"), max_size=12))

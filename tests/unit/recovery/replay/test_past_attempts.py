@@ -13,17 +13,13 @@ import pytest
 from recovery import (
     ApprovalDeniedError,
     CheckpointStore,
-    InDoubtError,
     OutcomeUnknown,
     PermanentError,
     RecoveryError,
-    Resolution,
     Retry,
     Run,
-    current_call,
     tool,
 )
-from recovery.control.resolve import resolve
 from recovery.engine.drive import drive, drive_async
 from recovery.errors import RunFailedError
 from recovery.journal.events import (
@@ -41,7 +37,6 @@ from recovery.journal.keys import CallKey
 from recovery.replay.matching import Replay
 from recovery.testing import crash_everywhere
 from tests.support.lives import (
-    RUN,
     Died,
     after_death,
     disk_store,
@@ -151,37 +146,6 @@ def test_what_returned_is_served_and_what_failed_is_made_again(kind: str) -> Non
     ship = next(one for one in recorded(store, CallRetried) if one.call != 3)
     assert ship.attempt == 2  # at the same call, under the same idempotency key
     assert len(identities(store)) == 5
-
-
-@KINDS
-@pytest.mark.parametrize("dies", ["price", "pay", "ship", "mail", "dies"])
-def test_it_is_the_same_after_a_crash(kind: str, dies: str) -> None:
-    """In whichever call the process dies: in an attempt at it that follows the failed one too."""
-
-    def body(run: Any) -> Generator[Any, Any, Any]:
-        call = current_call()
-        assert call is not None
-        if call.attempt == 2 and dies not in executed:
-            failing[dies] = -1 if dies != "dies" else 1
-        return (yield from order(run))
-
-    failing["ship"] = 1
-    if dies in ("price", "pay"):
-        failing[dies] = -1
-    store, seen = disk_store(), list[str]()
-    for _ in range(4):
-        try:
-            seen = lived(kind, body, store)
-            break
-        except Died:
-            store = after_death(store)
-        except InDoubtError as exc:  # the operator knows that it did not happen
-            resolve(store, RUN, exc.calls[0].lsn, Resolution.retry())
-    assert [one.split()[0] for one in seen] == ["price", "pay", "ship", "mail"]
-    wanted = Counter({"price": 1, "pay": 1, "ship": 2, "mail": 1})
-    wanted[dies] += dies != "dies" and not (dies == "ship" and executed["ship"] == 2)
-    assert executed - Counter({"dies": 1}) == wanted
-    identities(store)
 
 
 @KINDS
@@ -414,29 +378,6 @@ def test_what_does_not_is_in_doubt_and_counts_no_more() -> None:
     assert [one.value for one in recorded(store, CallReturned)] == ["a 2", "b 1", "b 1"]
 
 
-def test_what_an_attempt_has_left_at_work_makes_no_call_later() -> None:
-    left: list[Any] = []
-
-    async def body() -> str:
-        async def late() -> None:
-            await asyncio.sleep(5)
-            send("late")
-
-        if not left:
-            left.append(asyncio.create_task(late()))
-            raise ConnectionError
-        await asyncio.sleep(10)
-        with pytest.raises(RecoveryError, match="makes the call around this one again"):
-            await left[0]
-        return "done"
-
-    async def agent(run: Run) -> Any:
-        return await run.call(tool(name="outer", retry=Retry(2, 1.0))(body))
-
-    assert run(agent, disk_store())["result"] == "done"
-    assert executed == {}
-
-
 # -- children, and people
 
 
@@ -577,17 +518,6 @@ def test_a_child_that_an_attempt_gave_up_has_ended_for_good() -> None:
     assert executed == {"attempt": 3}
 
 
-def test_a_person_who_has_a_failed_call_made_again_means_what_failed_inside() -> None:
-    failing["ship"] = 1
-    store = disk_store()
-    with pytest.raises(RunFailedError):
-        lived("plain", order, store, retry=None)
-    (failed_call, *_) = [one.call for one in reversed(recorded(store, CallFailed))]
-    resolve(store, RUN, failed_call, Resolution.retry())
-    assert lived("plain", order, store, retry=None)[2] == "ship 2"
-    assert executed == {"price": 1, "pay": 1, "ship": 2, "mail": 1}
-
-
 # -- the record alone
 
 
@@ -685,13 +615,6 @@ def test_what_the_present_attempt_has_recorded_is_replayed_strictly() -> None:
     value = found.take_value("call 1", "now", 1)
     assert value is not None
     assert value.value == 5
-
-
-def test_what_a_person_has_settled_as_failed_stays_so() -> None:
-    found = replay(intent("outer"), intent("pay", 1), CallResolved(2, "fail", "no"), failed(1))
-    call = found.match(found.earlier.renumbered(intent("pay", 1).identity))
-    assert call is not None
-    assert call.has_outcome
 
 
 def test_what_was_given_up_in_an_attempt_is_no_part_of_the_next() -> None:

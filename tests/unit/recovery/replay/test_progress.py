@@ -259,15 +259,6 @@ def test_where_following_ends() -> None:
         assert over["ended"] == (status not in ("running", "parked"))
 
 
-def test_it_ends_when_the_run_has_ended() -> None:
-    store = CheckpointStore()
-    live(plain, store, [])
-    whole = everything(store)
-    assert list(events(store, "run")) == whole
-    assert list(events(store, "run", until="parked")) == whole
-    assert list(events(store, "run", after=whole[-1].lsn)) == []
-
-
 def test_it_ends_when_the_run_has_failed_and_goes_on_when_it_does() -> None:
     def gives_up(run: SyncRun) -> Any:
         return run.call(send, 2)
@@ -353,26 +344,6 @@ def test_async_followers_and_the_agent_share_an_event_loop() -> None:
     assert asyncio.run(both()) == [everything(store)] * 3
 
 
-def test_reading_is_done_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, threads, read = CheckpointStore(), set[int](), EventReader.from_log
-    live(plain, store, [])
-
-    def noted(self: EventReader, item: Any) -> RunEvent:
-        threads.add(threading.get_ident())
-        return read(self, item)
-
-    async def follow() -> list[RunEvent]:
-        return [event async for event in events(store, "run")]
-
-    monkeypatch.setattr(EventReader, "from_log", noted)
-    monkeypatch.setattr(recovery.inspect.follow, "BATCH", 7)
-    assert len(asyncio.run(follow())) == len(everything(store)) and threads
-    assert threading.get_ident() in threads  # everything() reads in this one,
-    threads.clear()
-    asyncio.run(follow())
-    assert threading.get_ident() not in threads  # and a loop in others
-
-
 def test_a_follower_may_be_cancelled_while_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     store, reading, go_on = CheckpointStore(), threading.Event(), threading.Event()
     live(plain, store, [])
@@ -401,43 +372,6 @@ def test_a_follower_may_be_cancelled_while_it_reads(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(EventReader, "from_log", slow)
     asyncio.run(cancelled())
     assert problems == []
-
-
-def test_leaving_the_loop_lets_go_of_the_log(tmp_path: Path) -> None:
-    with CheckpointStore(tmp_path) as store:
-        live(plain, store, [])
-
-        async def first() -> RunEvent:
-            async for event in events(store, "run"):
-                return event
-            raise AssertionError
-
-        before = len(list(Path("/proc/self/fd").iterdir()))
-        assert asyncio.run(first()) == next(iter(events(store, "run")))
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-def test_following_changes_nothing(tmp_path: Path) -> None:
-    """G7, on a run that a process has: it neither waits for the lock nor writes."""
-    seen: list[int] = []
-
-    def watched(run: SyncRun) -> str:
-        for step in run.steps():
-            run.call(look, step)
-            before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-            seen.append(len(list(events(CheckpointStore(tmp_path), "run", until="now"))))
-            after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-            # The marks are written by the process itself, a little later.
-            assert {p: b for p, b in after.items() if p.name != "MARK"} == (
-                {p: b for p, b in before.items() if p.name != "MARK"}
-            )
-            if step == 4:
-                return "done"
-        raise AssertionError
-
-    with CheckpointStore(tmp_path) as store:
-        live(watched, store, [], checkpoint_every_n=9)
-    assert seen == [4, 7, 10, 13]
 
 
 def test_damage_is_an_event_and_reading_goes_on() -> None:

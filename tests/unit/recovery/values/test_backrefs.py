@@ -109,11 +109,6 @@ def test_parts_of_several_outcomes_stand_in_one_message() -> None:
     assert found.lsns == {10, 20, 30, 40, 50}
 
 
-@pytest.mark.parametrize("message", ["x", TEXT, {"a": TEXT}, {TEXT: 1}, [], None, {"a": TEXT[1:]}])
-def test_a_message_that_holds_nothing_known_is_recorded_whole(message: Any) -> None:
-    assert there_and_back(message, "another", {"a": "b" * 100}) is None
-
-
 def test_equal_values_of_other_types_are_not_taken_for_each_other() -> None:
     ones = [1] * 100
     for other in ([1.0] * 100, [True] * 100):
@@ -286,19 +281,6 @@ def alive() -> Iterator[None]:
     yield
 
 
-@pytest.mark.parametrize("every", [1, 3, 100])
-def test_messages_made_of_outcomes_survive_crashes_in_value_and_type(every: int) -> None:
-    disk = SimulatedDisk(seed=1)
-    for step in (1, 2, 5, 6, 8):
-        dying.add(step)
-        with pytest.raises(Died), CheckpointStore(LogStore("runs", disk, "power")) as store:
-            recovered(store, every=every)
-    with CheckpointStore(LogStore("runs", disk, "power")) as store:
-        found = recovered(store, every=every)
-        assert pack(found, "") == pack(EXPECTED, "")
-        assert {type(one["when"]) for one in found[1::2]} == {tuple}
-
-
 def test_restored_messages_are_frozen_and_have_the_digests_that_they_had() -> None:
     seen = list[tuple[bytes, Any]]()
 
@@ -318,24 +300,6 @@ def test_restored_messages_are_frozen_and_have_the_digests_that_they_had() -> No
     assert seen[1] == seen[2]
     assert type(seen[2][1]) is FrozenDict
     assert type(seen[2][1]["parts"]) is FrozenList
-
-
-def sizes_of(store: CheckpointStore) -> dict[str, int]:
-    with store.backend.read("run") as reader:  # type: ignore[union-attr]
-        sizes: dict[str, int] = {}
-        for record in reader.records():
-            sizes[record.kind] = sizes.get(record.kind, 0) + len(record.packed)
-    return sizes
-
-
-def test_what_messages_have_from_outcomes_is_on_disk_once() -> None:
-    store = CheckpointStore()
-    recovered(store)
-    sizes = sizes_of(store)
-    news = sum(len(pack(one, "")) for one in EXPECTED[1:])
-    assert sizes["outcome"] < news + 8 * 100
-    assert sizes["messages"] + sizes["snapshot"] < 8 * 400
-    assert sum(sizes.values()) - sizes["run_finished"] < 1.2 * news
 
 
 def test_bytes_per_step_are_constant_and_a_little_more_than_the_news() -> None:

@@ -39,7 +39,7 @@ from recovery.errors import UnreadableValueError
 from recovery.journal.messages import Messages
 from recovery.values import codec as coded
 from recovery.values.frozen import FrozenSet
-from recovery.values.pack import pack, pack_arguments, pack_message, unpack, unpack_frozen
+from recovery.values.pack import pack, pack_arguments, unpack, unpack_frozen
 from recovery.values.types import digest
 from tests.support.lives import forget
 
@@ -613,13 +613,6 @@ def test_a_message_refuses_what_can_be_changed_in_place(value, where):
     assert str(caught.value).startswith(where)
     assert "can be changed in place" in str(caught.value)
     assert messages == []
-
-
-def test_a_frozen_value_equals_and_packs_like_the_plain_one():
-    for value in ({1, 2}, [({1}, [2])], {"a": frozenset({(1,)}), (1,): {2}}):
-        frozen = unpack_frozen(pack(value, "x"))
-        assert frozen == value
-        assert pack(frozen, "x") == pack_message(value, "x") == pack(value, "x")
 
 
 # -- registration
