@@ -114,6 +114,10 @@ class ReadableLog(LogRecords, Protocol):
     def owner(self) -> LogOwner | None:
         """Who has the log, or had it last; None when nothing says so."""
 
+    def former_owner(self) -> str:
+        """What a process that claimed the log now would get from ``WritableLog.former_owner``,
+        in words: processes that do not have the log, and may still act. "": there are none."""
+
 
 class WritableLog(LogRecords, Protocol):
     """A log that this process alone may append to, until ``close``. Thread-safe.

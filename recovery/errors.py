@@ -335,7 +335,7 @@ class InDoubtError(ParkedError):
     The run is parked: nothing is executed until each call in ``calls`` is resolved with
     ``RunHandle.resolve``; then run it again, and it resumes where it stopped.
 
-    ``elsewhere``: the calls (LSNs) that a process from which the run was taken may still execute,
+    ``elsewhere``: the calls (LSNs) that a process that had the run before may still execute,
     with a line that names it and says until when, or that a thread here still executes. Such a call
     may take effect after you looked. ``wake_at``: when the run can continue without a person,
     because that time is over. ``store``: the option of the commands for its store.

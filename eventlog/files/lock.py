@@ -140,6 +140,19 @@ def owner_of(directory: Directory) -> LogOwner | None:
     return LogOwner(epoch, found.get("pid"), found.get("host"), found.get("since"), alive)
 
 
+def former_of(directory: Directory) -> str:
+    """An owner before the last one that is alive, in words; "" if there is none. Takes no lock."""
+    try:
+        file = directory.open(LOCK_NAME)
+    except FileNotFoundError:
+        return ""
+    try:
+        found, epoch = _parse(file.pread(_CONTENT_SIZE, 0)), _read_epoch(file)
+        return f"an owner before {_named(found)}" if epoch and file.held(epoch) else ""
+    finally:
+        file.close()
+
+
 def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -> Owner:
     """Become the owner under a higher epoch than ``last_epoch`` and any owner before.
 

@@ -14,7 +14,7 @@ from typing import Self
 from eventlog.crypto.keys import Encryption
 from eventlog.errors import Damage, DamagedError
 from eventlog.files.api import Directory, Files
-from eventlog.files.lock import LogOwner, owner_of
+from eventlog.files.lock import LogOwner, former_of, owner_of
 from eventlog.format.durable_mark import DurableMark
 from eventlog.format.footer import digest_holds, read_footer
 from eventlog.format.frame import ALIGNMENT, FOOTER, FRAME_SIZE, HEADER_SIZE, SNAPSHOT, Frame
@@ -131,6 +131,10 @@ class LogReader:
     def owner(self) -> LogOwner | None:
         """Who has the log, or had it last; None when nothing says so. Takes no lock."""
         return owner_of(self._directory)
+
+    def former_owner(self) -> str:
+        """See ReadableLog.former_owner."""
+        return former_of(self._directory)
 
     def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
         """Verified snapshots, the newest first; a damaged one is passed to ``on_damage``."""

@@ -26,6 +26,7 @@ from eventlog.format.frame import (
 )
 from eventlog.remote.directory import RemoteDirectory
 from eventlog.remote.log_server import Batch, Head, Label, Piece
+from eventlog.remote.owners import former_owners
 
 SEGMENT_SIZE = 1 << 20  # an old record is found by reading one
 
@@ -38,19 +39,21 @@ class Commits(Protocol):
     ) -> None: ...
 
 
-FORMER = "a process whose lease had expired"
-
-
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """Under which epoch this process appends; see WritableLog."""
 
     epoch: int
-    former: str
+    head: Head  # as of the claim
+
+    @property
+    def former(self) -> bool:
+        """Whether an owner before did not release the log."""
+        return bool(self.head.lost)
 
     def living_former(self) -> str:
-        """See WritableLog.former_owner. Nothing tells when it ends."""
-        return self.former
+        """See WritableLog.former_owner."""
+        return former_owners(self.head)
 
 
 class RemoteAppender:
@@ -71,7 +74,7 @@ class RemoteAppender:
     ) -> None:
         self._link, self._directory, self._random_bytes = link, directory, random_bytes
         self._key, self.log_id, self.encrypter = head.key, head.log_id, encrypter
-        self.owner = Ownership(head.epoch, FORMER if head.is_unclean else "")
+        self.owner = Ownership(head.epoch, head)
         self.next_lsn, self.oldest_lsn = head.next_lsn, head.oldest_lsn
         self.durable = DurableMark(head.next_lsn - 1, head.snapshot)
         self.segment_size = SEGMENT_SIZE

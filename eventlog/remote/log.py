@@ -21,6 +21,7 @@ from eventlog.remote.appender import RemoteAppender
 from eventlog.remote.directory import RemoteDirectory
 from eventlog.remote.link import Link
 from eventlog.remote.log_server import Label, Loaded, LogServer
+from eventlog.remote.owners import former_owners
 from eventlog.write.log import EventLog, open_report
 
 LabelOf = Callable[[str, bytes], Label | None]
@@ -68,6 +69,10 @@ class RemoteReader(LogReader):
         super().__init__(clock, directory, encryption)  # type: ignore[arg-type] # reads no files
         self._remote, self._watched = directory, watched
 
+    def former_owner(self) -> str:
+        """See ReadableLog.former_owner."""
+        return former_owners(self._remote.head)
+
     def arrivals(
         self, start: int = 1, position: Position | None = None
     ) -> Iterator[Record | Damage | None]:
@@ -110,7 +115,7 @@ class RemoteLog(EventLog):
         self._link, self._label_of, self.group = link, label_of, link
         self.on_close: Callable[[], None] | None = None
         report = open_report(tail, time.perf_counter() - began)
-        self.report = replace(report, clean=not loaded.head.is_unclean, torn_size=0, torn_frames=0)
+        self.report = replace(report, clean=not loaded.head.lost, torn_size=0, torn_frames=0)
 
     def append(
         self, kind: str, body: Any, *, time_ns: int | None = None, hold: bool = False

@@ -30,14 +30,26 @@ class Owner:
     start: str = ""  # distinguishes processes that had the same id
 
 
+class LostOwner(NamedTuple):
+    """An owner whose lease ended before it released the log: as Owner, and since when it had it.
+
+    ``pid``: 0 for some that were not kept.
+    """
+
+    pid: int
+    host: str
+    machine: str
+    since_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """The head of a log. ``key``: how the server finds the log, however its name is used later.
 
-    ``is_held``: an owner has not released it. ``is_alive``: and its lease lasts. ``is_unclean``:
-    some owner did not release it, and may still act. ``first`` and ``number``: its segments;
-    ``number`` is 0 before the first. ``end``: bytes in the last one. ``now_ns``: the server's
-    clock when it was read.
+    ``is_held``: an owner has not released it. ``is_alive``: and its lease lasts. ``lost``:
+    the owners before that did not release it, and may still act, the newest last. ``first``
+    and ``number``: its segments; ``number`` is 0 before the first. ``end``: bytes in the last one.
+    ``now_ns``: the server's clock when it was read.
     """
 
     key: int
@@ -48,7 +60,7 @@ class Head:
     since_ns: int
     is_held: bool
     is_alive: bool
-    is_unclean: bool
+    lost: tuple[LostOwner, ...]
     next_lsn: int
     oldest_lsn: int
     snapshot: int
@@ -135,7 +147,7 @@ class LogServer(Protocol):
     def claim_from_dead(
         self, name: str, log_id: bytes, owner: Owner, lease_s: float, instead_of: int
     ) -> Head:
-        """As ``claim``, from an owner that is known to be dead: it leaves nothing unclean."""
+        """As ``claim``, from an owner that is known to be dead: it is not among the ``lost``."""
 
     def load(self, name: str, after: tuple[int, int] = (0, 0)) -> Loaded | None:
         """The head, and the bytes after segment ``after[0]``, offset ``after[1]``; None if there

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from recovery.engine.lifecycle import RunSession
     from recovery.history.checkpoint_store_base import CheckpointStoreBase
     from recovery.history.load import History
-    from recovery.replay.owners import Owners
 
 
 def begin(
@@ -74,7 +73,7 @@ def begin(
             rules=new_rules,
             code=code,
             fence=session.fence,
-            former=former_of(log, owners) if is_owner_new else None,
+            former=owners.of_record(log.former_owner()) if is_owner_new else None,
         )
         lsn = record(log, history, event)
         if new_rules is not None:
@@ -82,11 +81,6 @@ def begin(
     session.on_first_record(log)
     log.commit_behind()
     return int(recovering)
-
-
-def former_of(log: WritableLog, owners: Owners) -> str | None:
-    """What the record of a resumption says of earlier owners: see RunResumed."""
-    return log.former_owner() or ("" if owners.any_alive else None)
 
 
 def _new_uid(run_id: str, log: WritableLog, is_guarded: bool) -> str:

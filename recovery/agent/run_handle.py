@@ -272,7 +272,8 @@ class RunHandle:
 
         After a repair, the log may have an outcome whose call is lost
         (OpenCall.unclaimed_outcomes). If it may be this call's, a retry is refused without
-        ``force``: it might repeat the call.
+        ``force``: it might repeat the call. So it is while a process that had the run before may
+        still execute the call (OpenCall.elsewhere).
 
         ``sign``: as for ``approve``, for a store whose approvers sign resolutions as well. Durable
         when this returns. Raises RecoveryError when the call is not in doubt, or the resolution

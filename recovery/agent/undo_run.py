@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from eventlog import Damage, WritableLog
-from recovery.agent.begin_run import former_of
 from recovery.agent.executions import SyncExecution
 from recovery.calls.undo import by_name, read_plan, undo_call
 from recovery.declare.scope import Scope, current_scope
@@ -107,7 +106,8 @@ def _outside(log: WritableLog, history: History, store: CheckpointStoreBase) -> 
     """An execution of the undo alone: the agent's records are not replayed."""
     owners = history.tallies.owners  # an undo has no record that it begins again
     fence = max(log.epoch, owners.fence + 1)
-    owners.change(log.last_lsn + 1, log.time_ns(), fence, former_of(log, owners))
+    former = owners.of_record(log.former_owner())
+    owners.change(log.last_lsn + 1, log.time_ns(), fence, former)
     section = _of_the_undo(history)
     history = replace(
         history, restored=None, entries=section, replay=Replay.of(section), prologue=[]

@@ -39,13 +39,18 @@ class Commands:
         sign = " --sign KEYFILE" * (_KIND.get(verb, verb) in self.signed)
         return f"recovery {verb} {quote(run or self.run)}{rest and ' '}{rest}{sign}{self._where}"
 
-    def resolve(self, key: str, unclaimed: Sequence[int] = ()) -> list[str]:
-        """The commands that resolve a call in doubt."""
+    def resolve(
+        self, key: str, unclaimed: Sequence[int] = (), is_elsewhere: bool = False
+    ) -> list[str]:
+        """The commands that resolve a call in doubt. ``is_elsewhere``: see OpenCall.elsewhere."""
         read = [self.logdump(f"dump --full --lsn {lsn}") for lsn in unclaimed]
         again, other = "--retry", "it did not"
         if read:
             read[-1] += "   # an outcome, maybe of this call"
             again, other = "--retry --force", "only if that is another call's"
+        if is_elsewhere:
+            other = "; ".join(["only once that process has ended", *[other] * bool(read)])
+            again = "--retry --force"
         how = {
             "--outcome JSON": "it took effect, and this is what it returned",
             again: other,
@@ -159,7 +164,8 @@ class Commands:
         if call.child:
             yield self.of("show", run=call.child)
         elif call.state == "in doubt" and call.after_crash == "park":
-            yield from self.resolve(call.idempotency_key[:KEY_SHOWN], call.unclaimed_outcomes)
+            key, there = call.idempotency_key[:KEY_SHOWN], bool(call.elsewhere)
+            yield from self.resolve(key, call.unclaimed_outcomes, there)
         else:
             yield from self._answers(call, sent)
 

@@ -25,6 +25,7 @@ from recovery.journal.events import (
     RunParked,
 )
 from recovery.option_checks import check_names
+from recovery.replay.owners import Owners
 from recovery.values.pack import pack
 from recovery.values.sealed import KeyIds
 
@@ -69,6 +70,8 @@ def resolve(
             )
         if resolution.how == "retry" and not saying.get("force"):
             _refuse_second(history, lsn)
+            if lsn in in_doubt:
+                _refuse_elsewhere(history, log, lsn)
         if subject := _subject_of(history.entries, log, lsn):
             value = sealed(backend_of(store), run_id, value, subject)
         event = CallResolved(lsn, resolution.how, value, who, why, lsn in for_undo)
@@ -94,6 +97,19 @@ def _refuse_second(history: ShallowHistory, lsn: int) -> None:
             f"may be call {lsn}. Then the call took effect, and a retry would repeat it. Nothing "
             "was written. Read the outcome with logdump dump, and resolve the call with it. If it "
             "is another call's, say --retry --force, or force=True."
+        )
+
+
+def _refuse_elsewhere(history: ShallowHistory, log: WritableLog, lsn: int) -> None:
+    """Raise RecoveryError if a process that had the run before may still execute the call."""
+    owners = history.tallied(Owners())
+    owners.reads(log.last_lsn + 1, log.former_owner())
+    begun = next((one.again_lsn for one in history.open_calls() if one.lsn == lsn), 0)
+    if there := owners.executing_since(begun or lsn):
+        raise RecoveryError(
+            f"run {history.run_id!r}: call {lsn} is in doubt, and {there}. A retry could make it "
+            "a second time. Nothing was written. End that process, and look again whether the call "
+            "took effect. If the process has ended, say --retry --force, or force=True."
         )
 
 

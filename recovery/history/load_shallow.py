@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from eventlog import Damage, LogRecords, Record
 from recovery.errors import DamagedRunError, UnreadableValueError
@@ -30,10 +31,13 @@ from recovery.journal.forked_from import ForkedFrom
 from recovery.replay.call_view import call_view
 from recovery.replay.matching import Replay
 from recovery.replay.recorded_call import RecordedCall
+from recovery.replay.running_totals import Accumulator
 from recovery.values.pack import PACKED_NONE, unpack
 
 if TYPE_CHECKING:
     from recovery.journal.signed_statement import Signatures
+
+Tally = TypeVar("Tally", bound=Accumulator)
 
 # The field of each event whose value is dropped.
 _VALUES: dict[type, str] = {
@@ -86,6 +90,15 @@ class ShallowHistory:
     def open_calls(self) -> list[RecordedCall]:
         """The calls without an outcome that a recovery would replay."""
         return [one for one in self.replay.unmatched() if not (one.has_outcome or one.cancelled)]
+
+    def tallied(self, one: Tally) -> Tally:
+        """An accumulator, with what it wants to know of the run."""
+        with suppress(KeyError, ValueError):  # of a version with other contents
+            one.from_checkpoint(self.start.carried[one.name])
+        for entry in self.tail:
+            if type(entry[2]) in one.wants:
+                one.observe(*entry)
+        return one
 
     def keys(self) -> dict[int, str]:
         """The idempotency keys of the calls that were read, by LSN."""

@@ -41,9 +41,10 @@ class OpenCall:
     started, if it did. ``signals``: those that it waits for, by name. ``signed``: whether a
     decision about it counts only with a signature. ``unclaimed_outcomes``: outcomes (LSNs) in the
     log whose calls were lost; one may be this call's, so that a retry would repeat it.
-    ``elsewhere``: a line that names the process from which the run was taken, if it may still
-    execute the call; ``elsewhere_until``: until then (seconds since 1970; None: the call has no
-    time-out).
+    ``elsewhere``: a line that names the process that had the run before, if it may still execute
+    the call: its lease has ended, or the run was taken from it. A retry might make the call a
+    second time. ``elsewhere_until``: until then (seconds since 1970; None: the call has no
+    time-out, or no process has taken the run yet).
     """
 
     lsn: int

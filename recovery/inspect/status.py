@@ -6,7 +6,6 @@ import math
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -181,12 +180,16 @@ class RunStatus:
             yield "its code does not do what is recorded" + (f": {what[1]}" if what else "")
 
     @property
-    def _to_resolve(self) -> list[str]:
+    def _to_resolve(self) -> list[OpenCall]:
+        asked = self.state == "in doubt"  # its reconcile function was, and did not know
         return [
-            one.name
+            one
             for one in self.in_doubt
             if one.after_crash == "park"
-            or (one.after_crash == "reconcile" and one.elsewhere and one.elsewhere_until is None)
+            or (
+                (asked and one.after_crash == "reconcile")
+                and (one.elsewhere and one.elsewhere_until is None)
+            )
         ]
 
     @property
@@ -204,8 +207,10 @@ class RunStatus:
         if self.state not in OPEN:
             return ""
         if self._to_resolve or self.diverged:
-            doubt = [f"in doubt: {', '.join(self._to_resolve)}"] * bool(self._to_resolve)
-            return "; ".join([*doubt, *self._divergence()])
+            calls = self._to_resolve
+            doubt = [f"in doubt: {', '.join(one.name for one in calls)}"] * bool(calls)
+            there = dict.fromkeys(one.elsewhere for one in calls if one.elsewhere)
+            return "; ".join([*doubt, *there, *self._divergence()])
         error = self.error
         if error is not None and not error.is_past and error.in_a_row >= crashes_min:
             return str(error)
@@ -313,6 +318,9 @@ def _status_of(
     read.damage = list(dict.fromkeys((*tail.damaged, *read.damage)))
     known["damage"] = tuple(read.damage)
     alive = owner is not None and owner.alive
+    former = reader.former_owner()
+    if not (alive and former):  # else the owner's own record tells of them
+        read.owners.reads(tail.next_lsn, former)
     calls = tuple(open_calls(read.replay, read.owners, read.started, read.ended, alive))
     failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
@@ -352,7 +360,8 @@ def _status_of(
     )
     # An approval comes too late by the clock.
     bounded = any(call.asks_until < math.inf for call in read.replay.undecided())
-    lasts = may_be_kept and not (alive or bounded or inbox_damage or read.damage)
+    there = any(call.elsewhere for call in calls)  # until that process has ended
+    lasts = may_be_kept and not (alive or bounded or inbox_damage or read.damage or there)
     return StatusRead(status, lasts)
 
 
@@ -447,14 +456,7 @@ def _last_event_text(reader: ReadableLog, run_id: str, read: _Read) -> tuple[str
 def _read(reader: ReadableLog, run_id: str, approvers: Approvers | None) -> _Read:
     found = load_shallow(reader, run_id, approvers)
     entries, tail, start = found.entries, found.tail, found.start
-    tally = ProgressTally()
-    errors, owners = ErrorTally(), Owners()
-    for one in (tally, errors, owners):
-        with suppress(KeyError, ValueError):  # of a version with other contents
-            one.from_checkpoint(start.carried[one.name])
-        for entry in tail:
-            if type(entry[2]) in one.wants:
-                one.observe(*entry)
+    tally, errors = found.tallied(ProgressTally()), found.tallied(ErrorTally())
     events = [event for *_, event in entries]
     submission = submission_of(reader, run_id) if found.started is None else None
     time_ns = submission.submitted_ns if submission is not None else start.time_ns
@@ -462,7 +464,7 @@ def _read(reader: ReadableLog, run_id: str, approvers: Approvers | None) -> _Rea
         found,
         tally,
         errors,
-        owners,
+        found.tallied(Owners()),
         found.replay,
         found.started,
         ParentRun.of(found.started),

@@ -12,7 +12,8 @@ from recovery.text import shown_time
 class Elsewhere(NamedTuple):
     """A former owner, by name, may still execute a call: ``until`` then (seconds since 1970).
 
-    That is the time-out of the call after the owner has lost the run; None: it has no time-out.
+    That is the time-out of the call after the next owner has taken the run. None: it has no
+    time-out, or there is no next owner yet.
     """
 
     owner: str
@@ -20,12 +21,12 @@ class Elsewhere(NamedTuple):
 
     def __str__(self) -> str:
         until = "" if self.until is None else f" until {shown_time(self.until)}"
-        return f"{self.owner}, from which the run was taken, may still execute it{until}"
+        return f"{self.owner}, which had the run before, may still execute it{until}"
 
 
 class _Change(NamedTuple):
     lsn: int
-    time_ns: int
+    time_ns: int | None  # None: no process has taken the run yet
     former: str | None  # see RunResumed.former
 
 
@@ -66,6 +67,14 @@ class Owners:
         self.fence = fence
         self._changes.append(_Change(lsn, time_ns, former))
 
+    def reads(self, next_lsn: int, former: str) -> None:
+        """Note what ``former_owner`` of the log says, before any process has taken the run."""
+        self._changes.append(_Change(next_lsn, None, self.of_record(former)))
+
+    def of_record(self, former: str) -> str | None:
+        """What the record of a resumption says of earlier owners: see RunResumed."""
+        return former or ("" if self.any_alive else None)
+
     @property
     def any_alive(self) -> bool:
         """Whether an earlier owner may be alive, by the record."""
@@ -75,16 +84,20 @@ class Owners:
         return False
 
     def executing(self, call: RecordedCall) -> Elsewhere | None:
-        """The owner that may still execute a call in doubt; None if none does.
+        """The owner that may still execute a call in doubt; None if none does."""
+        return self.executing_since(call.again_lsn or call.lsn, call.intent.timeout_s)
+
+    def executing_since(self, lsn: int, limit_s: float | None = None) -> Elsewhere | None:
+        """The owner that may still execute an attempt, by its LSN and time-out.
 
         The next owner's record tells of the one that began it. A later record can say that all
         earlier owners have ended since.
         """
         if not self.any_alive:
             return None
-        lsn, limit_s = call.again_lsn or call.lsn, call.intent.timeout_s
         later = [change for change in self._changes if change.lsn > lsn]
         if not later or not later[0].former or any(one.former == "" for one in later):
             return None
-        until = None if limit_s is None else later[0].time_ns / 1e9 + limit_s
+        taken_ns = later[0].time_ns
+        until = None if limit_s is None or taken_ns is None else taken_ns / 1e9 + limit_s
         return Elsewhere(later[0].former, until)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import secrets
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from eventlog import LogLockedError, RefusedValueError, WritableLog
@@ -27,9 +24,9 @@ from eventlog.remote.log_server import (
     Loaded,
     LogServer,
     LostConnectionError,
-    Owner,
 )
 from eventlog.remote.log_url import url_of
+from eventlog.remote.owners import is_dead, this_process
 from recovery.errors import RecoveryError
 from recovery.journal.inbox_messages import RUN_LSN
 from recovery.journal.run_label import label_of
@@ -221,30 +218,3 @@ def _label(kind: str, body: bytes) -> Label | None:
         return None
     due_ns = int((found.wake_at or 0) * 1e9)
     return Label(found.state, due_ns, *(found.queued or (None, 0, "")))
-
-
-def this_process() -> Owner:
-    """This process, for one claim: the token distinguishes it from every other claim."""
-    return Owner(os.getpid(), socket.gethostname()[:255], _machine(), secrets.token_hex(8))
-
-
-def is_dead(owner: Owner) -> bool:
-    """Whether the owner is certainly dead: a process of this machine that does not exist."""
-    if not owner.machine or owner.machine != _machine():
-        return False
-    try:
-        os.kill(owner.pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        pass
-    return False
-
-
-def _machine() -> str:
-    """What process ids belong to: this boot of this machine, and their namespace."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-        return f"{boot.strip()}/{Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return ""

@@ -18,9 +18,9 @@ from typing import Any
 
 import xxhash
 
+from eventlog.remote import owners
 from recovery import CheckpointStore, OutcomeUnknown, RecoverableAgent, Resolution, Retry, tool
 from recovery.declare.scope import current_call
-from recovery.stores import remote_store
 from recovery.stores.postgres import PostgresStore
 from recovery.stores.postgres.connections import _Connection
 from recovery.stores.protocol import RunStore
@@ -181,5 +181,5 @@ def _agents() -> dict[str, RecoverableAgent[Any]]:
 if "CHAOS_STORE" in os.environ:
     _Connection.answer_s = ANSWER_S
     if "CHAOS_MACHINE" in os.environ:  # as if it ran on another one
-        remote_store._machine = lambda: os.environ["CHAOS_MACHINE"]
+        owners.machine = lambda: os.environ["CHAOS_MACHINE"]
     agents = _agents()

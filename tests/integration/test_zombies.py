@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from recovery import CheckpointStore
+from recovery import CheckpointStore, InDoubtError, RecoverableAgent, tool
+from recovery.cli.app import run as recovery
 from tests.support.processes import Start, said, started, until
 
 AGENT = """
@@ -97,7 +98,7 @@ def test_without_a_time_out_not_there_is_not_believed_while_the_process_is_alive
     found = said(start("taker"))
     assert found["error"] == "InDoubtError"
     assert found["wake_at"] is None
-    named = f"process {zombie.pid} on {os.uname().nodename}, from which the run was taken"
+    named = f"process {zombie.pid} on {os.uname().nodename}, which had the run before"
     assert f"{named}, may still execute it" in found["text"]
     assert payers(tmp_path) == []
     status = CheckpointStore(tmp_path / "runs").run("run").status()
@@ -171,3 +172,60 @@ def test_a_call_that_may_be_repeated_is_made_again_at_once_and_the_report_says_s
     assert f"retry (after_crash=retry); process {zombie.pid} on" in found["in_doubt"][0]
     assert wakes(zombie, tmp_path)["error"] == "FencedError"
     assert payers(tmp_path) == ["taker"]
+
+
+LEASES = """
+import json, os, sys, time
+from recovery import RecoverableAgent, tool
+from recovery.stores.postgres import PostgresStore
+
+@tool
+def charge(cents):
+    print("paying", flush=True)
+    time.sleep(600)
+
+store = PostgresStore(sys.argv[1], lease_s=1)
+RecoverableAgent(lambda run: run.call(charge, 100), store).run_with_recovery_sync("task", "run")
+"""
+
+
+def test_on_a_server_all_say_who_may_still_execute_the_call_before_anybody_resumes(
+    postgres: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.url()
+
+    def says(*words: str) -> tuple[int, str]:
+        code = recovery([*words, "--store", url])
+        found = capsys.readouterr()
+        return code, " ".join((found.out + found.err).split())
+
+    def resumed() -> str:
+        agent = RecoverableAgent(lambda run: run.call(tool(name="charge")(abs), 100), store)
+        with pytest.raises(InDoubtError) as caught:
+            agent.resume_sync("run")
+        return str(caught.value)
+
+    store = CheckpointStore(url)
+    with started(LEASES, url) as start:
+        zombie = stopped(start("first"))
+        while store.run("run").status().owner.alive:  # type: ignore[union-attr] # its lease
+            time.sleep(0.05)
+        named = f"process {zombie.pid} on {os.uname().nodename} (owner since "
+        (call,) = store.run("run").status().calls
+        for _ in range(2):  # before and after it was resumed
+            for words in (["status"], ["status", "run"], ["show", "run"]):
+                assert named in (said := says(*words)[1]) and "may still execute it" in said
+            shown = says("show", "run")[1]
+            assert "--retry --force" in shown and "# only once that process has ended" in shown
+            code, refused = says("resolve", "run", str(call.lsn), "--retry")
+            assert code == 1 and named in refused and "Nothing was written" in refused
+            assert named in resumed() and "end that process before you decide" in resumed()
+        with monkeypatch.context() as patch:  # from another machine, whether it lives or not
+            patch.setattr("eventlog.remote.owners.machine", lambda: "another")
+            zombie.kill()
+            zombie.wait()
+            assert named in says("status", "run")[1]
+            assert says("resolve", "run", str(call.lsn), "--retry")[0] == 1
+        # On its own machine it is known to have ended.
+        assert "may still" not in says("status", "run")[1] + says("show", "run")[1] + resumed()
+        assert says("resolve", "run", str(call.lsn), "--retry")[0] == 0

@@ -36,7 +36,15 @@ from nats.errors import Error as NatsError
 from eventlog import LogError
 from eventlog.errors import UnreachableError
 from eventlog.remote.log import ServerClock
-from eventlog.remote.log_server import Batch, Head, Loaded, LostConnectionError, Owner, Piece
+from eventlog.remote.log_server import (
+    Batch,
+    Head,
+    Loaded,
+    LostConnectionError,
+    LostOwner,
+    Owner,
+    Piece,
+)
 from recovery.stores.protocol import INBOX, check_run_id
 from recovery.stores.remote_store import RemoteStore
 from tests.support.tcp_proxy import free_port
@@ -211,7 +219,8 @@ class NatsLogServer:
         number = int(message.header["Nats-Sequence"])
         sent_ns = _ns(message.header["Nats-Time-Stamp"])
         head, lease_s, pieces, is_gone = msgpack.unpackb(message.data)
-        known = Head(**head | {"owner": Owner(**head["owner"])})
+        lost = tuple(LostOwner(*one) for one in head["lost"])
+        known = Head(**head | {"owner": Owner(**head["owner"]), "lost": lost})
         is_alive = known.is_held and sent_ns + lease_s * 1e9 > now_ns
         known = replace(known, key=known.key or number, is_alive=is_alive, now_ns=now_ns)
         self._names[known.key] = known.name
@@ -276,7 +285,7 @@ class NatsLogServer:
                 epoch=head.epoch + 1,
                 owner=new.owner,
                 since_ns=await self._now_ns(),
-                is_unclean=head.is_unclean or (head.is_held and not is_dead),
+                lost=head.lost + (_lost(head),) * (head.is_held and not is_dead),
                 is_held=True,
             )
             await self.publish(last.number if last else 0, head, lease_s)
@@ -350,7 +359,11 @@ class NatsLogServer:
 
 def new_head(name: str, log_id: bytes, owner: Owner = NOBODY) -> Head:
     """Of a log that nobody has claimed."""
-    return Head(0, name, log_id, 0, owner, 0, False, False, False, 1, 1, 0, 1, 0, 0, 0, 0)
+    return Head(0, name, log_id, 0, owner, 0, False, False, (), 1, 1, 0, 1, 0, 0, 0, 0)
+
+
+def _lost(head: Head) -> LostOwner:
+    return LostOwner(head.owner.pid, head.owner.host, head.owner.machine, head.since_ns)
 
 
 def _ns(text: str) -> int:

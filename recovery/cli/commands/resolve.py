@@ -67,7 +67,8 @@ Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="Retry it although the log has the outcome of a lost call, which may be this one.",
+        help="Retry it although another process may still execute it, or the log has the outcome "
+        "of a lost call, which may be this one.",
     ),
 ]
 Fail = Annotated[

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from eventlog.remote.log import ServerClock
-from eventlog.remote.log_server import Batch, Head, Loaded, Owner, Piece
+from eventlog.remote.log_server import Batch, Head, Loaded, LostOwner, Owner, Piece
 from recovery.stores.postgres.binary import (
     BLOBS,
     FLOAT,
@@ -30,7 +30,7 @@ LOADED_WHOLE = 1 << 20  # bytes: of a larger log, only what a recovery reads is 
 
 _HEAD = (
     "h.id, h.name, h.log_id, h.epoch, h.owner_pid, h.owner_host, h.owner_machine, h.owner_token, "
-    "h.since_ns, h.is_held, h.is_alive, h.unclean, h.next_lsn, h.oldest_lsn, h.snapshot, h.first, "
+    "h.since_ns, h.is_held, h.is_alive, h.lost, h.next_lsn, h.oldest_lsn, h.snapshot, h.first, "
     "h.number, h.ends, h.size, h.now_ns"
 )
 _HEAD_COLUMNS = 20
@@ -189,9 +189,15 @@ class PostgresLogServer:
 
     def _head(self, row: Sequence[Any], asked_at: int) -> Head:
         key, name, log_id, epoch, pid, host, machine, token, *rest = row[:_HEAD_COLUMNS]
+        rest[3] = tuple(_lost(rest[3][i : i + 4]) for i in range(0, len(rest[3]), 4))
         head = Head(key, name, log_id, epoch, Owner(pid, host, machine, token), *rest)
         self.clock.learn(head.now_ns, asked_at)
         return head
+
+
+def _lost(texts: Sequence[str]) -> LostOwner:
+    pid, host, machine, since_us = texts
+    return LostOwner(int(pid), host, machine, int(since_us) * 1000)
 
 
 def _outcome(

@@ -25,7 +25,7 @@ create table {s}.logs (
     owner_since timestamptz not null default now(),
     lease_until timestamptz,
     held boolean not null default false,
-    unclean boolean not null default false,
+    lost text[] not null default '{}',
     next_lsn bigint not null default 1,
     oldest_lsn bigint not null default 1,
     snapshot bigint not null default 0,
@@ -74,14 +74,15 @@ create view {s}.heads as select
     (extract(epoch from owner_since) * 1000000)::bigint * 1000 as since_ns,
     lease_until is not null as is_held,
     coalesce(lease_until > now(), false) as is_alive,
-    unclean, next_lsn, oldest_lsn, snapshot, first, number, ends, size,
+    lost, next_lsn, oldest_lsn, snapshot, first, number, ends, size,
     (extract(epoch from clock_timestamp()) * 1000000)::bigint * 1000 as now_ns,
     tail
 from {s}.logs;
 """
 
 # An owner whose lease has ended is not known to be dead: it is fenced by the epoch, which `append`
-# compares in the statement that inserts. `unclean` stays: such an owner may still act elsewhere.
+# compares in the statement that inserts. `lost` keeps it, in four texts: it may still act.
+# Of more than 16, the oldest become one that is unknown.
 _CLAIM = """
 create function {s}.claim(
     p_name text, p_log_id bytea, p_pid integer, p_host text, p_machine text, p_token text,
@@ -96,7 +97,11 @@ begin
         epoch = l.epoch + 1, owner_pid = p_pid, owner_host = p_host, owner_machine = p_machine,
         owner_token = p_token, owner_since = now(), held = true,
         lease_until = now() + p_lease * interval '1 second',
-        unclean = l.unclean or (l.lease_until is not null and not p_is_dead)
+        lost = case when l.lease_until is null or p_is_dead then l.lost else
+            case when cardinality(l.lost) < 64 then l.lost
+                else array['0', '', '', '0'] || l.lost[9:] end
+            || array[l.owner_pid::text, l.owner_host, l.owner_machine,
+                (extract(epoch from l.owner_since) * 1000000)::bigint::text] end
     where l.owner_token <> p_token
         and (l.lease_until is null or l.lease_until <= now() or l.epoch = p_instead_of);
     return query select * from {s}.heads where name = p_name;

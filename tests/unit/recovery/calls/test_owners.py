@@ -22,7 +22,7 @@ from recovery import (
     tool,
 )
 from recovery.call_journal import CallJournal
-from recovery.errors import WaitingError
+from recovery.errors import RecoveryError, WaitingError
 from recovery.graph import Graph, GraphExecutor
 from recovery.journal.events import RunResumed, RunStarted
 from recovery.stores.log_store import LogStore
@@ -105,7 +105,7 @@ def test_after_an_expired_lease_a_call_stays_in_doubt_for_its_time_out() -> None
     backend.clock.ahead_s = 59
     again = parked(bank, store)
     assert first.wake_at == again.wake_at
-    assert "worker a, from which the run was taken, may still execute it until" in str(again)
+    assert "worker a, which had the run before, may still execute it until" in str(again)
     backend.clock.ahead_s = 61
     assert run(bank.agent, store, park_after_s=0)["result"] == "paid"
     resumed = recorded(store, RunStarted, RunResumed)
@@ -136,7 +136,9 @@ def test_a_call_without_time_out_is_decided_by_a_person() -> None:
     store = died(bank, backend)
     backend.clock.ahead_s = 1e6
     (call,) = parked(bank, store).calls
-    store.run(RUN).resolve(call, Resolution.retry(), who="ann", why="worker a is off")
+    with pytest.raises(RecoveryError, match=r"worker a, which had the run .* --retry --force"):
+        store.run(RUN).resolve(call, Resolution.retry())
+    store.run(RUN).resolve(call, Resolution.retry(), who="ann", why="worker a is off", force=True)
     assert run(bank.agent, store)["result"] == "paid"
 
 
