@@ -9,20 +9,42 @@ from typing import Any
 from recovery.errors import DivergenceError
 from recovery.journal.events import (
     AgentRaised,
+    CallDecided,
+    CallFailed,
+    CallIntended,
+    CallReturned,
     DivergenceAccepted,
     Event,
     RunCancelled,
     RunFailed,
     RunFinished,
+    RunParked,
     RunResumed,
     RunUndone,
+    SignalTaken,
     StepStarted,
+    ValueRecorded,
 )
 from recovery.values.type_names import type_name
 
 CARRIED_SIZE_MAX = 1000  # characters of a message that a checkpoint keeps
 
-_ENDS = (RunFinished, RunFailed, RunCancelled, RunUndone)
+# A run that records one of these after an error has got past it, or a person has decided. (A step
+# can be one that the run begins again.)
+_FURTHER = (
+    CallIntended,
+    CallDecided,
+    CallReturned,
+    SignalTaken,
+    CallFailed,
+    ValueRecorded,
+    RunParked,
+    DivergenceAccepted,
+    RunFinished,
+    RunFailed,
+    RunCancelled,
+    RunUndone,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +97,7 @@ class ErrorTally:
     """Knows the last error of a run's agent, and how many there were."""
 
     name = "errors"
-    wants = frozenset[type[Event]]((AgentRaised, StepStarted, *_ENDS))
+    wants = frozenset[type[Event]]((AgentRaised, StepStarted, *_FURTHER))
 
     def __init__(self) -> None:
         self.total = self._in_a_row = self._lsn = self._time_ns = 0
@@ -137,7 +159,7 @@ class ErrorTally:
             self._last, self._lsn, self._time_ns, self._is_past = event, lsn, time_ns, False
         elif self._last is not None and not self._is_past:
             further = isinstance(event, StepStarted) and event.step > self._last.step
-            self._is_past = further or isinstance(event, _ENDS)
+            self._is_past = further or isinstance(event, _FURTHER)
 
     @property
     def last(self) -> RunError | None:

@@ -14,7 +14,7 @@ import pytest
 
 from recovery import CheckpointStore, RecoverableAgent, RecoveryError, Run, tool
 from recovery.control.send import signal
-from recovery.errors import RunFailedError
+from recovery.errors import RunFailedError, WaitingError
 from recovery.inspect.follow import events
 from recovery.inspect.status import status
 from recovery.ops.fork import fork
@@ -218,6 +218,33 @@ def test_an_error_is_past_once_the_run_has_got_further(store: CheckpointStore) -
         run(agent_that(raises), store, checkpoint_every_n=9)
     assert error_of(store).is_past
     assert (status(store, RUN).state, status(store, RUN).why) == ("interrupted", "")
+
+
+def test_an_error_is_past_once_the_run_has_recorded_something_after_it(
+    store: CheckpointStore,
+) -> None:
+    broken = [True]
+
+    @tool(needs_approval=lambda call: dict[str, bool]()["amount"] if broken else True)
+    def charge(amount: int) -> int:
+        return amount
+
+    def agent(run: Any) -> Any:
+        return charge(5)
+
+    for _ in range(3):
+        with pytest.raises(KeyError):
+            run(agent, store)
+    assert status(store, RUN).quarantined
+    broken.clear()
+    with pytest.raises(WaitingError):
+        run(agent, store, park_after_s=0)
+    (call,) = status(store, RUN).calls
+    assert error_of(store).is_past
+    assert status(store, RUN).needs_person == f"asks for approval: {call.name}"
+    store.run(RUN).approve(call)
+    assert status(store, RUN).due and not status(store, RUN).quarantined
+    assert run(agent, store)["result"] == 5
 
 
 def test_a_failure_of_a_tool_is_no_error_of_the_agent(store: CheckpointStore) -> None:
