@@ -339,16 +339,19 @@ def test_a_server_that_stays_away_ends_runs_with_an_error_of_ours() -> None:
         url = server.url()
         store = PostgresStore(url, patience_s=0.5)
 
+        killed: list[int] = []
+
         @tool(after_crash="retry")
         async def look(step: int) -> int:
-            await asyncio.sleep(0.02)
+            if step == 4 and not killed:
+                killed.append(step)
+                await asyncio.to_thread(server.kill)
             return step * 10
 
         async def agent(run: Any) -> int:
             return sum([await run.call(look, step) for step in range(1, 13)])
 
         made = RecoverableAgent(agent, CheckpointStore(store), max_recoveries=0)
-        threading.Timer(0.1, server.kill).start()
         with pytest.raises(UnreachableError, match="resume the run"):
             asyncio.run(made.run_with_recovery("task", RUN))
         server.start()

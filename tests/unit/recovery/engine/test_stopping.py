@@ -232,7 +232,7 @@ def test_a_cancellation_from_outside_stays_one() -> None:
 
 
 PROGRAM = """
-import asyncio, signal, sys, time
+import asyncio, os, signal, sys, time
 from recovery import CheckpointStore, RecoverableAgent, tool
 from recovery.errors import StoppedError
 
@@ -241,7 +241,8 @@ def effect(i):
     with open(sys.argv[1] + "/effects", "a") as file:
         file.write(f"{i}\\n")
     print(i, flush=True)
-    time.sleep(0.02)
+    while i == 4 and not os.path.exists(sys.argv[1] + "/signalled"):
+        time.sleep(0.01)
     return i
 
 async def agent(run):
@@ -277,6 +278,7 @@ def test_a_signal_ends_the_run_between_calls(
         for line in process.stdout:
             if line == "3\n":
                 process.send_signal(number)
+                (tmp_path / "signalled").touch()
                 break
         rest = process.stdout.read().splitlines()
     assert process.returncode == 0
