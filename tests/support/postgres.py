@@ -62,7 +62,6 @@ class Server:
         self.directory = Path(tempfile.mkdtemp(prefix="evpg", dir="/tmp"))
         if self._user:
             shutil.chown(self.directory, self._user)
-        self.port = free_port()
         self._settings = _SETTINGS | settings
         self._schemas = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
@@ -79,6 +78,7 @@ class Server:
             user=self._user,
             cwd="/tmp",
         )
+        self.port = free_port()  # just before it is taken: others look for one, too
         self.start()
 
     @property
