@@ -152,6 +152,17 @@ def damaged(store: CheckpointStore) -> None:
     directory.open(name, write=True).pwrite(b"?" * 40, 100)
 
 
+def test_a_damaged_run_is_removed_with_force_alone() -> None:
+    store = disk_store()
+    run(finishing, store)
+    damaged(store)
+    with pytest.raises(RecoveryError, match=r"damaged or cannot be read(?s:.*)logdump verify"):
+        remove(store, RUN)
+    assert ids(store) == [RUN]
+    remove(store, RUN, force=True)
+    assert ids(store) == []
+
+
 def test_what_is_no_run_is_not_removed(tmp_path: Any) -> None:
     store = CheckpointStore(FileStore(tmp_path))
     (tmp_path / "photos").mkdir()
