@@ -300,6 +300,22 @@ def test_what_a_cancelled_tool_has_left_does_nothing_more(clock: Clock, action: 
     assert executed == {"inside": 1}
 
 
+def test_a_sleep_behind_all_that_is_recorded_is_nobodys_business(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "recovery")
+
+    async def agent(run: Run) -> None:
+        await run.call(look, "a")
+        await asyncio.sleep(10)
+        if not run.recovery_count:
+            raise DiesError
+
+    twice(clock, agent)
+    assert clock.ahead > 15
+    assert not [one for one in caplog.records if "its recovery waits" in one.getMessage()]
+
+
 def test_a_heartbeat_holds_up_no_outcome(clock: Clock) -> None:
     async def heartbeat() -> None:
         while True:  # noqa: ASYNC110 - as agents do
