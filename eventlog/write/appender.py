@@ -85,7 +85,8 @@ class Appender:
         )
         for name in self._directory.names():
             if is_unfinished(name):  # a crash came before it was renamed: it holds no records
-                self._directory.remove(name)
+                with suppress(FileNotFoundError):  # an earlier owner that lives has renamed it
+                    self._directory.remove(name)
         if tail.number:
             self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
             self._recover_segment(tail, owner_may_be_alive)

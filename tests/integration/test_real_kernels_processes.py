@@ -192,6 +192,19 @@ def test_an_owner_that_loses_the_log_while_it_makes_a_segment_is_fenced(
         assert [record.body for record in log.records()] == ["old"]
 
 
+def test_an_unfinished_segment_that_its_maker_renames_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new owner lists it, and the old one, which lives, renames it before it is deleted."""
+    with EventLog.open(tmp_path / "log") as old:
+        old.append("event", "old")
+    names = OSDirectory.names
+    gone = "00000009.seg.0a0b0c0d.new"
+    monkeypatch.setattr(OSDirectory, "names", lambda directory: [*names(directory), gone])
+    with EventLog.open(tmp_path / "log") as log:
+        assert [record.body for record in log.records()] == ["old"]
+
+
 def test_owners_stopped_at_random_moments_never_acknowledge_what_does_not_count(
     tmp_path: Path, rng: random.Random
 ) -> None:

@@ -21,11 +21,13 @@ from recovery.cli.app import run as recovery
 from tests.support.processes import Start, said, started, until
 
 AGENT = """
-import fcntl, json, sys, time
+import fcntl, json, sys, threading, time
 from pathlib import Path
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, Resolution, current_call, tool
 
 home, role, options = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+
+over = threading.Event()
 
 def bank(key="", fence=0):
     with (home / "bank").open("a+") as file:
@@ -52,7 +54,10 @@ def pay(cents):
         print("paying", flush=True)
         while not (home / "wake").exists():  # stopped, and continued, in here
             time.sleep(0.01)
-    bank(call.idempotency_key, int(call.headers["Fence"]))
+    try:
+        bank(call.idempotency_key, int(call.headers["Fence"]))
+    finally:
+        over.set()
     return role
 
 def agent(run):
@@ -67,6 +72,8 @@ except InDoubtError as exc:
     said = {"error": "InDoubtError", "text": str(exc), "wake_at": exc.wake_at}
 except Exception as exc:
     said = {"error": type(exc).__name__, "text": str(exc)}
+if role == "first":  # a thread that the time-out has left pays before the process ends
+    over.wait(20)
 print(json.dumps(said), flush=True)
 """
 
