@@ -188,8 +188,9 @@ def test_a_loop_in_doubt_parks_the_graph_and_says_which_call_it_is(tmp_path):
         world.live()
     (loops,) = (one for one in runs(world.store) if one.kind == "journal")
     assert loops.run_id in str(told.value)
-    (call,) = loops.in_doubt
-    world.store.run(loops.run_id).resolve(call.lsn, Resolution.outcome("sent"))
+    assert loops.in_doubt  # what ran beside it may be cut off, too
+    for call in loops.in_doubt:
+        world.store.run(loops.run_id).resolve(call.lsn, World.look(world, call))
     assert loops.parent is not None
     assert loops.parent.run_id == RUN
     assert world.live()["success"]
