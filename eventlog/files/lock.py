@@ -21,6 +21,8 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,30 +127,33 @@ class Owner:
 
 def owner_of(directory: Directory) -> LogOwner | None:
     """The present or last owner; None when there was none. Takes no lock."""
-    try:
-        file = directory.open(LOCK_NAME)
-    except FileNotFoundError:
-        return None
-    try:
-        epoch = _read_epoch(file)
+    with _opened(directory) as file:
+        if file is None or not (epoch := _read_epoch(file)):
+            return None
         found = _parse(file.pread(_CONTENT_SIZE, 0))
         alive = file.held(epoch + 1, first=epoch)
-    finally:
-        file.close()
-    if not epoch:
-        return None
-    return LogOwner(epoch, found.get("pid"), found.get("host"), found.get("since"), alive)
+        return LogOwner(epoch, found.get("pid"), found.get("host"), found.get("since"), alive)
 
 
 def former_of(directory: Directory) -> str:
     """An owner before the last one that is alive, in words; "" if there is none. Takes no lock."""
+    with _opened(directory) as file:
+        if file is None:
+            return ""
+        found, epoch = _parse(file.pread(_CONTENT_SIZE, 0)), _read_epoch(file)
+        return f"an owner before {_named(found)}" if epoch and file.held(epoch) else ""
+
+
+@contextmanager
+def _opened(directory: Directory) -> Iterator[File | None]:
+    """The lock file, to read it alone; None when there was no owner."""
     try:
         file = directory.open(LOCK_NAME)
     except FileNotFoundError:
-        return ""
+        yield None
+        return
     try:
-        found, epoch = _parse(file.pread(_CONTENT_SIZE, 0)), _read_epoch(file)
-        return f"an owner before {_named(found)}" if epoch and file.held(epoch) else ""
+        yield file
     finally:
         file.close()
 

@@ -26,6 +26,7 @@ from recovery.journal.events import (
 )
 from recovery.option_checks import check_names
 from recovery.replay.owners import Owners
+from recovery.replay.recorded_call import RecordedCall
 from recovery.values.pack import pack
 from recovery.values.sealed import KeyIds
 
@@ -58,9 +59,9 @@ def resolve(
         failed = {failed_call(history.ended)} - {0} | _failed_for_good(history.entries)
         keys = history.keys() | keys_of(log, for_undo | failed, history.uid)
         lsn = next((lsn for lsn, key in keys.items() if key == which), which)
-        in_doubt = {one.lsn for one in history.open_calls()}
-        for_undo -= in_doubt
-        in_doubt |= for_undo
+        unfinished = {one.lsn: one for one in history.open_calls()}
+        for_undo -= unfinished.keys()
+        in_doubt = unfinished.keys() | for_undo
         if not isinstance(lsn, int) or lsn not in in_doubt | failed:
             state = "has an outcome" if lsn in keys else "is no open call of this run"
             named = f"LSN {lsn}" if isinstance(lsn, int) else f"call {lsn!r}"
@@ -69,9 +70,11 @@ def resolve(
                 "Nothing was written."
             )
         if resolution.how == "retry" and not saying.get("force"):
-            _refuse_second(history, lsn)
+            if found := unfinished.get(lsn):
+                _refuse_second(history, found)
             if lsn in in_doubt:
-                _refuse_elsewhere(history, log, lsn)
+                begun = found.again_lsn if found else 0
+                _refuse_elsewhere(history, log, lsn, begun or lsn)
         if subject := _subject_of(history.entries, log, lsn):
             value = sealed(backend_of(store), run_id, value, subject)
         event = CallResolved(lsn, resolution.how, value, who, why, lsn in for_undo)
@@ -87,25 +90,24 @@ def _subject_of(entries: list[Entry], log: WritableLog, call: int) -> KeyIds:
     return keys_in(getattr(found, "subject", None))
 
 
-def _refuse_second(history: ShallowHistory, lsn: int) -> None:
+def _refuse_second(history: ShallowHistory, call: RecordedCall) -> None:
     """Raise RecoveryError if the log has outcomes of lost calls, and one may be this call's."""
-    of_calls = {one.lsn: one.unclaimed_outcomes for one in history.open_calls()}
-    if found := of_calls.get(lsn):
-        outcomes = " and ".join(f"LSN {one}" for one in found)
+    if call.unclaimed_outcomes:
+        outcomes = " and ".join(f"LSN {one}" for one in call.unclaimed_outcomes)
         raise RecoveryError(
             f"run {history.run_id!r}: the log has the outcome of a lost call ({outcomes}), which "
-            f"may be call {lsn}. Then the call took effect, and a retry would repeat it. Nothing "
-            "was written. Read the outcome with logdump dump, and resolve the call with it. If it "
-            "is another call's, say --retry --force, or force=True."
+            f"may be call {call.lsn}. Then the call took effect, and a retry would repeat it. "
+            "Nothing was written. Read the outcome with logdump dump, and resolve the call with "
+            "it. If it is another call's, say --retry --force, or force=True."
         )
 
 
-def _refuse_elsewhere(history: ShallowHistory, log: WritableLog, lsn: int) -> None:
-    """Raise RecoveryError if a process that had the run before may still execute the call."""
+def _refuse_elsewhere(history: ShallowHistory, log: WritableLog, lsn: int, begun: int) -> None:
+    """Raise RecoveryError if a process that had the run before may still execute the call, whose
+    attempt was ``begun`` by that record."""
     owners = history.tallied(Owners())
     owners.reads(log.last_lsn + 1, log.former_owner())
-    begun = next((one.again_lsn for one in history.open_calls() if one.lsn == lsn), 0)
-    if there := owners.executing_since(begun or lsn):
+    if there := owners.executing_since(begun):
         raise RecoveryError(
             f"run {history.run_id!r}: call {lsn} is in doubt, and {there}. A retry could make it "
             "a second time. Nothing was written. End that process, and look again whether the call "

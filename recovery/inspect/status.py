@@ -187,8 +187,10 @@ class RunStatus:
             for one in self.in_doubt
             if one.after_crash == "park"
             or (
-                (asked and one.after_crash == "reconcile")
-                and (one.elsewhere and one.elsewhere_until is None)
+                asked
+                and one.after_crash == "reconcile"
+                and one.elsewhere
+                and one.elsewhere_until is None
             )
         ]
 
@@ -318,9 +320,7 @@ def _status_of(
     read.damage = list(dict.fromkeys((*tail.damaged, *read.damage)))
     known["damage"] = tuple(read.damage)
     alive = owner is not None and owner.alive
-    former = reader.former_owner()
-    if not (alive and former):  # else the owner's own record tells of them
-        read.owners.reads(tail.next_lsn, former)
+    _note_former(read, reader, tail.next_lsn, alive)
     calls = tuple(open_calls(read.replay, read.owners, read.started, read.ended, alive))
     failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
@@ -438,6 +438,14 @@ def _unclaimed(replay: Replay) -> tuple[int, ...]:
     """The outcomes of lost calls, until a resumed run has calls that they may be of."""
     losses = replay.losses
     return losses.unclaimed_outcomes() if losses is not None and not losses.assumed else ()
+
+
+def _note_former(read: _Read, reader: ReadableLog, next_lsn: int, alive: bool) -> None:
+    """Have the owners before known where it matters: for calls in doubt."""
+    if any(call.in_doubt for call in read.replay.unmatched()):
+        former = reader.former_owner()
+        if not (alive and former):  # else the owner's own record tells of them
+            read.owners.reads(next_lsn, former)
 
 
 def _last_event_text(reader: ReadableLog, run_id: str, read: _Read) -> tuple[str, bool]:

@@ -64,35 +64,6 @@ def look(what: Any) -> Any:
 # -- acceptance 1: the task's example
 
 
-EXAMPLE = """
-import asyncio, os, sys
-from recovery import CheckpointStore, RecoverableAgent, tool
-
-home, effects, die = sys.argv[1:]
-
-def note(line):
-    with open(effects, "a") as file:
-        file.write(line + "\\n")
-
-@tool
-def send(what):
-    note(f"sent {what}")
-
-async def agent(run):
-    async for step in run.steps():
-        note(f"step {step}")
-        await run.call(send, step)
-        if step == 5 and die == "die":
-            os._exit(9)
-        if step == 6:
-            return "done"
-
-agent = RecoverableAgent(agent, CheckpointStore(home), checkpoint_every_n=3)
-found = asyncio.run(agent.run_with_recovery("task", "run_001"))
-print(found["result"], found["recovered_from_step"], found["recovery_count"])
-"""
-
-
 def test_an_agent_that_raises_at_step_5_goes_on_from_the_checkpoint_of_step_3():
     steps = []
 
