@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from ._bench import Bench, Chart
-from ._result import Aim, Result, median
-from ._table import number
+from ._result import Aim, Result, median, number
 from ._worker import Subject, Worker
 
 TITLE = "Many runs at once in one process: steps per second in total"
