@@ -50,8 +50,7 @@ class Committer:
         try:
             while True:
                 with self._wake:
-                    while not self._waiting:
-                        self._wake.wait()
+                    self._wake.wait_for(lambda: self._waiting)
                 time.sleep(max(DELAY_S, DELAY_PER_LOG_S * len(self._waiting)))
                 with self._wake:
                     waiting, self._waiting = self._waiting, {}

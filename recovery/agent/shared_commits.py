@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 from eventlog import WritableLog
 from eventlog.protocols import CommitGroup
@@ -160,9 +160,8 @@ class SharedRoundTrips(_Ended):
     answer of the server, however many logs it is about. Not thread-safe: for that loop.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._loop = ref(loop)
         self._asked: dict[WritableLog, _Waiting] = {}
 
     async def commit(self, log: WritableLog) -> None:
@@ -184,9 +183,9 @@ class SharedRoundTrips(_Ended):
         def done(log: WritableLog, error: Exception | None) -> None:
             is_first = not self._ended
             self._ended.append((asked[log], error))
-            loop = self._loop()
-            if is_first and loop is not None:
+            if is_first:
                 with suppress(RuntimeError):  # the loop is closed: no coroutine waits
+                    loop = asked[log][0].get_loop()
                     loop.call_soon_threadsafe(self._deliver, context=self._context)
 
         for group, logs in groups.items():
@@ -201,7 +200,7 @@ async def commit_on_server(log: WritableLog) -> None:
     loop = asyncio.get_running_loop()
     shared = _round_trips.get(loop)
     if shared is None:
-        shared = _round_trips[loop] = SharedRoundTrips(loop)
+        shared = _round_trips[loop] = SharedRoundTrips()
     await shared.commit(log)
 
 

@@ -79,6 +79,14 @@ def test_an_agent_that_does_not_keep_its_run_has_one_all_the_same() -> None:
 
     assert run(agent, CheckpointStore())["result"] == ["run", "sent x"]
 
+    def plain(run: SyncRun) -> Any:
+        del run
+        found = current_run()
+        assert isinstance(found, SyncRun)
+        return [found.run_id, found.call(send, "y")]
+
+    assert run_sync(plain, CheckpointStore())["result"] == ["run", "sent y"]
+
 
 @tool
 async def orders(what: str) -> str:

@@ -20,7 +20,13 @@ from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, tool
 from recovery.agent import shared_commits
 from recovery.agent.executions import AsyncExecution
 from recovery.agent.run import execution_of
-from recovery.agent.shared_commits import SHARE_MAX, THREADS, commit_together, off_loop
+from recovery.agent.shared_commits import (
+    SHARE_MAX,
+    THREADS,
+    SharedRoundTrips,
+    commit_together,
+    off_loop,
+)
 from recovery.declare.scope import NOWHERE, current_scope
 from recovery.engine import task_state
 from recovery.engine.task_state import context_of
@@ -403,6 +409,34 @@ def test_a_step_waits_for_one_flush_if_it_has_a_side_effect(
     # The run's beginning; of each step its start with the intent, the outcome and the message; the
     # run's end.
     assert len(writes) == 1 + 10 * 3 + 1
+
+
+def test_a_loop_is_told_once_of_all_answers_of_a_server_that_have_come():
+    given: list[Callable[[Any, Exception | None], None]] = []
+
+    class Log:
+        def __init__(self) -> None:
+            self.group = self
+
+        def commit(self, logs: list[Any], done: Callable[[Any, Exception | None], None]) -> None:
+            given.append(done)
+
+    logs: list[Any] = [Log(), Log(), Log()]
+
+    async def main(loop: CountingLoop) -> None:
+        shared = SharedRoundTrips()
+        waiting = [asyncio.ensure_future(shared.commit(log)) for log in logs]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for done, log in zip(given, logs, strict=True):
+            done(log, None)
+        assert loop.told == 1
+        await asyncio.gather(*waiting)
+
+    loop = CountingLoop()
+    loop.run_until_complete(asyncio.wait_for(main(loop), 60))
+    loop.close()
+    given[0](logs[0], None)  # a late answer finds the loop closed
 
 
 def test_what_threads_tell_the_loop_is_for_no_run_and_what_they_do_is_in_no_scope():
