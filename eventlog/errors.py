@@ -105,11 +105,11 @@ class UnreachableError(LogError):
     def __init__(self, address: str, waited_s: float, cause: BaseException) -> None:
         self.address = address
         self.__cause__ = cause
-        why = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        why = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".?")
         super().__init__(
             f"{address} has not answered for {waited_s:.3g} s: {why}. Everything that was "
-            "committed is safe; whether the last commit arrived is unknown until the server "
-            "answers. When it does, resume the run: that finds out."
+            "committed is safe. Whether a commit under way has arrived, a run finds out when it "
+            "is resumed."
         )
 
 

@@ -59,7 +59,7 @@ def note_error(
     log: WritableLog, history: History, run: Execution, exc: Exception, *, goes_on: bool
 ) -> None:
     """Record the agent's exception; durable soon. A failure of the log is only logged."""
-    what = failure(0, exc, run.scrubber, _users_part(exc.__traceback__))
+    what = failure(0, exc, run.scrubber, users_part(exc.__traceback__))
     call = exc.lsn if isinstance(exc, UnrecordedResultError) else 0
     place = place_of(exc.__traceback__)
     event = AgentRaised(
@@ -126,7 +126,8 @@ class Recoveries:
 
 
 def place_of(traceback: TracebackType | None) -> str:
-    """File, line and function that raised: the innermost code that is none of this library."""
+    """File, line and function that raised: the innermost code that is none of this library, or of
+    what runs it."""
     found = ""
     while traceback is not None:
         if not _is_ours(traceback):
@@ -136,7 +137,7 @@ def place_of(traceback: TracebackType | None) -> str:
     return found
 
 
-def _users_part(traceback: TracebackType | None) -> TracebackType | None:
+def users_part(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback from the agent's code on; all of it where there is no such code."""
     found = traceback
     while found is not None and _is_ours(found):
@@ -146,7 +147,7 @@ def _users_part(traceback: TracebackType | None) -> TracebackType | None:
 
 def _is_ours(traceback: TracebackType) -> bool:
     name = traceback.tb_frame.f_globals.get("__name__", "")
-    return str(name).partition(".")[0] in ("recovery", "eventlog")
+    return str(name).partition(".")[0] in ("recovery", "eventlog", "asyncio", "concurrent")
 
 
 def end_if_permanent(log: WritableLog, history: History, run: Execution, exc: Exception) -> None:

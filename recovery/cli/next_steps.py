@@ -106,7 +106,7 @@ class Commands:
                 call = one.failed_call_key[:KEY_SHOWN] or one.failed_call
                 how = [
                     self.of("resolve", f"{call} --outcome JSON"),
-                    f"{self.of('resolve', f'{call} --fail TEXT')}   # once the agent catches it",
+                    f"{self.of('resolve', f'{call} --fail TEXT')}   # once it catches ToolError",
                 ]
                 denied = "ApprovalDeniedError" in one.why.partition(":")[0]
                 when = "it asks for approval again" if denied else "once the cause is mended"

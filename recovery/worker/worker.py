@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 from eventlog import LogError, LogLockedError
-from eventlog.errors import FencedError
+from eventlog.errors import FencedError, UnreachableError
+from recovery.agent.agent_errors import users_part
 from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent.recoverable import RecoverableAgent
 from recovery.agent.stop_signals import handled
@@ -28,6 +29,7 @@ from recovery.engine.resuming import RECORDED
 from recovery.errors import (
     InDoubtError,
     ParkedError,
+    RecoveryError,
     RunCancelledError,
     RunFailedError,
     RunUndoneError,
@@ -43,6 +45,7 @@ from recovery.worker.settings import WorkerOptions, WorkerSettings
 _logger = logging.getLogger("recovery.worker")  # shown by default, unlike what runs log
 
 LOOK_MAX_S = 60.0  # between two looks at the queue, where nothing wakes the worker
+LOOK_FULL_S = 5.0  # between two looks at how much is due, without room for more
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 300.0  # before a run whose agent raised an error is resumed again
 CHOSEN_MAX = 1000  # due runs that one look reads
 ENDED = (RunFailedError, RunCancelledError, RunUndoneError)
@@ -54,10 +57,12 @@ class WorkerStats:
 
     ``running``: the runs that it executes now. ``ended``: how many executions ended in which way,
     by agent and outcome. Outcomes are "finished", "failed" (an end without a result), "parked", "in
-    doubt", "stopped", "taken over" (by another process), "error" (the agent raised).
+    doubt", "stopped", "taken over" (by another process), "unreachable" (the store was), "error"
+    (the agent raised).
     ``quarantined``: the runs that it leaves to a person, each with the reason. ``looked_s``:
-    seconds since it last read the queue. ``due``: the runs that it found there. ``store_errors``:
-    how often the store could not be read.
+    seconds since it last read the queue. ``due``: the runs that it found there, up to 1,000, those
+    that it has no room for among them. ``store_errors``: outages of the store, and looks that
+    failed. ``away_s``: for how long the store has not answered; 0.0: it does.
     """
 
     running: tuple[str, ...] = ()
@@ -66,6 +71,7 @@ class WorkerStats:
     looked_s: float = 0.0
     due: int = 0
     store_errors: int = 0
+    away_s: float = 0.0
 
 
 class Worker:
@@ -137,7 +143,8 @@ class Worker:
             {run_id: why for run_id, (_, why) in list(self._quarantined.items())},
             time.monotonic() - self._looked,
             self._due,
-            self._store_errors,
+            self._store_errors + getattr(self._queue, "outages", 0),
+            getattr(self._queue, "away_s", 0.0),
         )
 
     def stop(self, why: str = "its worker was stopped") -> None:
@@ -210,12 +217,17 @@ class Worker:
     def _pause_s(self) -> float:
         """Until the next look: a run whose agent raised may be due before the queue says so."""
         now = time.monotonic()
-        return min([LOOK_MAX_S, *(until - now for until, _ in self._pauses.values())])
+        longest_s = LOOK_MAX_S if self._room else LOOK_FULL_S
+        return min([longest_s, *(until - now for until, _ in self._pauses.values())])
+
+    @property
+    def _room(self) -> int:
+        return self.settings.concurrency - len(self._running)
 
     async def _look(self) -> int:
         """Begin what is due, as far as there is room; how many due runs it does not leave alone."""
-        room = self.settings.concurrency - len(self._running)
-        if room <= 0:
+        room = self._room
+        if not room and time.monotonic() < self._looked + LOOK_FULL_S:
             return 1
         try:
             due = await asyncio.to_thread(
@@ -223,8 +235,9 @@ class Worker:
             )
             full = await asyncio.to_thread(self._admission.full)
         except (LogError, OSError) as exc:
-            self._store_errors += 1
-            _logger.warning("worker: the store could not be read: %s", quoted(str(exc)))
+            if not isinstance(exc, UnreachableError):  # else the store has told
+                self._store_errors += 1
+                _logger.warning("worker: the store could not be read: %s", quoted(str(exc)))
             return 1
         if not due:
             await asyncio.to_thread(self._tell_of_strangers)
@@ -287,10 +300,9 @@ class Worker:
         run_id, agent = entry.run_id, self.agents[entry.agent]
         if await self._quarantine(entry):
             return
-        outcome = "error"
+        outcome = "finished"
         try:
             await agent.run_session(RECORDED, self._admission.session(entry))
-            outcome = "finished"
             _logger.info("run %s: finished", run_id)
         except (LogLockedError, NotNowError) as exc:  # another worker has it, or its place
             self._put_off(run_id, random.uniform(0.05, 0.5))
@@ -311,15 +323,21 @@ class Worker:
         except ENDED as exc:
             outcome = "failed"
             _logger.warning("run %s: %s", run_id, quoted(str(exc)))
+        except UnreachableError as exc:
+            outcome = "unreachable"
+            self._put_off(run_id, RETRY_MIN_S)
+            _logger.info("run %s: %s", run_id, quoted(str(exc)))
         except Exception as exc:
+            outcome = "error"
             _, before_s = self._pauses.get(run_id, (0.0, RETRY_MIN_S / 2))
             self._put_off(run_id, min(2 * before_s, RETRY_MAX_S))
+            users = users_part(exc.__traceback__)
+            shown = None if isinstance(exc, RecoveryError) else (type(exc), exc, users)
             _logger.warning(
-                "run %s: %s: %s", run_id, type(exc).__name__, quoted(str(exc)), exc_info=exc
+                "run %s: %s: %s", run_id, type(exc).__name__, quoted(str(exc)), exc_info=shown
             )
-        finally:
-            self._ended[entry.agent, outcome] += 1
-        if outcome != "error":
+        self._ended[entry.agent, outcome] += 1
+        if outcome not in ("error", "unreachable"):
             self._pauses.pop(run_id, None)
 
     def _put_off(self, run_id: str, pause_s: float) -> None:
@@ -343,12 +361,15 @@ class Worker:
             return False
         self._quarantined[entry.run_id] = (entry.last_lsn, why)
         _logger.error(
-            "run %s is left alone: %s. See `recovery show %s%s`; when it is mended, start a worker "
-            "with --retry-quarantined, or use `recovery resume`",
+            "run %s is left alone: %s. See `recovery show %s%s`; %s",
             entry.run_id,
             quoted(why),
             entry.run_id,
             store_option(self.store.backend),
+            "resolve the call (`recovery resolve`), and a worker takes it"
+            if why.startswith("in doubt")
+            else "when it is mended, start a worker with --retry-quarantined, or use `recovery "
+            "resume`",
         )
         return True
 

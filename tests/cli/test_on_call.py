@@ -366,9 +366,9 @@ def test_a_failure_is_kept_once_the_agent_catches_it(tmp_path: Path, charges: li
         return "ordered"
 
     agent = RecoverableAgent(order, CheckpointStore(tmp_path / "runs"))
-    with pytest.raises(RunFailedError, match="catch it in the agent, and resolve the call"):
+    with pytest.raises(RunFailedError, match="catch ToolError in the agent"):
         agent.run_with_recovery_sync(None, "order")
-    assert "# once the agent catches it" in recovery(tmp_path, "show", "order").out
+    assert "# once it catches ToolError" in recovery(tmp_path, "show", "order").out
     assert recovery(tmp_path, "resolve", "order", "charge", "--fail", "the bank refused").code == 0
     assert agent.resume_sync("order")["result"] == "no order: resolved as failed: the bank refused"
     assert charges == [5]

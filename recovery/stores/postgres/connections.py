@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from recovery.stores.postgres.binary import Prepared
 from recovery.stores.postgres.schema import CREATE, VERSION
 
 T = TypeVar("T")
+_logger = logging.getLogger("recovery")
 
 _OPTIONS: dict[str, Any] = {
     "autocommit": True,
@@ -94,6 +96,7 @@ class Connections:
         self._idle: list[_Connection] = []
         self._pid = os.getpid()
         self._is_checked = False
+        self.outages, self._away_since = 0, 0.0
         weakref.finalize(self, _close_all, self._idle, self._pid)
 
     @classmethod
@@ -119,6 +122,8 @@ class Connections:
         except BaseException:
             connection.close()
             raise
+        if self._away_since:
+            self._is_back()
         with self._lock:
             if len(self._idle) < IDLE_MAX:
                 self._idle.append(connection)
@@ -178,7 +183,29 @@ class Connections:
         try:
             return self.open()
         except psycopg.OperationalError as exc:
+            if self._is_checked:
+                self._is_away(exc)
             raise LostConnectionError(_text(exc)) from exc
+
+    @property
+    def away_s(self) -> float:
+        """Since when the server takes no connection; 0.0: it does."""
+        return time.monotonic() - self._away_since if self._away_since else 0.0
+
+    def _is_away(self, exc: Exception) -> None:
+        """Tell of an outage, once when it begins."""
+        with self._lock:
+            if self._away_since:
+                return
+            self._away_since, self.outages = time.monotonic(), self.outages + 1
+        what = "%s takes no connection: %s. Commits wait for it, for up to %g s"
+        _logger.warning(what, self.address, _text(exc), self._patience_s)
+
+    def _is_back(self) -> None:
+        with self._lock:
+            away_s, self._away_since = self.away_s, 0.0
+        if away_s:
+            _logger.warning("%s answers again, after %.0f s", self.address, away_s)
 
     def _close_idle(self) -> None:
         with self._lock:
