@@ -87,7 +87,7 @@ class Commands:
         return [
             f"{self.resume()}   # with the code that made the record; it may be in another module",
             f"{self.of('accept', '--why TEXT')}   # the new code counts: it may make them again",
-            self.of("fork", f"NEW_ID --at {max(step - 1, 0)}"),
+            f"{self.of('fork', f'NEW_ID --at {max(step - 1, 0)}')}   # makes all later calls again",
             self.of("cancel"),
         ]
 

@@ -176,8 +176,11 @@ class RunStatus:
     def _divergence(self) -> Iterator[str]:
         if self.diverged:
             said = self.error.message if self.error is not None else ""
+            call = re.search(r"^ *recorded \(LSN (\d+)\): (\w+)", said, re.MULTILINE)
             what = re.search("^ *different: (.*)$", said, re.MULTILINE)
-            yield "its code does not do what is recorded" + (f": {what[1]}" if what else "")
+            named = f" of {call[2]}#{call[1]}" if call else ""
+            more = f": {what[1]}" if what else ""
+            yield f"its code does not do what is recorded{named}{more}"
 
     @property
     def _to_resolve(self) -> list[OpenCall]:

@@ -83,4 +83,5 @@ def call_text(recorded: RecordedCall) -> str:
     shown = f"arguments of {recorded.intent.size} bytes" if args is None else shorten(args)
     if recorded.intent.subject is not None:
         shown = SEALED_TEXT
-    return f"{recorded.key}: {shown}, {'with an outcome' if recorded.has_outcome else 'in doubt'}"
+    state = "asking for approval" if recorded.lacks_approval else "in doubt"
+    return f"{recorded.key}: {shown}, {'with an outcome' if recorded.has_outcome else state}"

@@ -307,7 +307,8 @@ def test_show_of_a_diverged_run_has_the_difference_and_the_ways_out(tmp_path: Pa
     assert "LSN 2: charge(5)" in shown.out  # at stake
     assert "store.run(" not in shown.out  # the commands say it
     told = recovery(tmp_path, "status", "order").out
-    assert told.startswith("order: its code does not do what is recorded: args[0]: 5 -> 7")
+    what = "order: its code does not do what is recorded of charge#2: args[0]: 5 -> 7"
+    assert told.startswith(what)
     next_ = json.loads(recovery(tmp_path, "show", "order", "--json").out)["next"]
     assert [one.split()[1] for one in next_] == ["resume", "accept", "fork", "cancel"]
     asked = recovery(tmp_path, "accept", "order")

@@ -79,9 +79,8 @@ _HERE = """
 select distinct owner_pid from {s}.logs
 where held and owner_machine = %s and lease_until > now()
 """
-_FREE = (
-    "(l.lease_until <= now() or (l.owner_machine = %(machine)s and l.owner_pid = any(%(dead)s)))"
-)
+_DEAD = "l.owner_machine = %(machine)s and l.owner_pid = any(%(dead)s::int[])"
+_FREE = f"(l.lease_until <= now() or ({_DEAD}))"
 _DUE = f"""
     and ((l.due_at <= now() and (l.lease_until is null or {_FREE}))
         or (l.state = 'running' and {_FREE}))
