@@ -108,8 +108,8 @@ class UnreachableError(LogError):
         why = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".?")
         super().__init__(
             f"{address} has not answered for {waited_s:.3g} s: {why}. Everything that was "
-            "committed is safe. Whether a commit under way has arrived, a run finds out when it "
-            "is resumed."
+            "committed is safe. If a run was at a commit, resume the run: that finds out whether "
+            "the commit arrived."
         )
 
 

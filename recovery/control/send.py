@@ -69,11 +69,7 @@ def recipient_of(
             started = first_record_of(submission, kinds_signed(approvers_of(store)))
     if ended is not None:
         state = ended.kind.removeprefix("run_")
-        raise RecoveryError(
-            f"run {run_id!r} has ended ({state}): {what} was not sent"
-            + f". `recovery show {run_id}` has the commands to go on with it, or to keep the "
-            "failure; `recovery rm` removes it" * (state == "failed")
-        )
+        raise RecoveryError(f"run {run_id!r} has ended ({state}): {what} was not sent")
     if started is None:
         raise RecoveryError(
             f"the log of run {run_id!r} does not say how the run began (no agent has begun it, or "

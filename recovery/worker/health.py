@@ -77,7 +77,7 @@ def serve(worker: Worker, host: str, port: int) -> WSGIServer:
                 is_well = stats.looked_s < STALE_S
                 start("200 OK" if is_well else "503 Service Unavailable", [_JSON])
                 said = {"running": stats.running, "quarantined": dict(stats.quarantined)}
-                said |= {"store_away_s": round(stats.away_s)}
+                said |= {"store_away_s": int(stats.away_s)}
                 return [json.dumps({"ok": is_well, "due": stats.due, **said}).encode()]
             case _:
                 start("404 Not Found", [("Content-Type", "text/plain")])

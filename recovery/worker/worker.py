@@ -56,9 +56,9 @@ class WorkerStats:
     """What a worker does, and has done since it began.
 
     ``running``: the runs that it executes now. ``ended``: how many executions ended in which way,
-    by agent and outcome. Outcomes are "finished", "failed" (an end without a result), "parked", "in
-    doubt", "stopped", "taken over" (by another process), "unreachable" (the store was), "error"
-    (the agent raised).
+    by agent and outcome: "finished", "failed" (an end without a result), "parked", "in doubt",
+    "stopped". Or "taken over" (by another process), "unreachable" (the store was), "error" (the
+    agent raised).
     ``quarantined``: the runs that it leaves to a person, each with the reason. ``looked_s``:
     seconds since it last read the queue. ``due``: the runs that it found there, up to 1,000, those
     that it has no room for among them. ``store_errors``: outages of the store, and looks that

@@ -373,7 +373,7 @@ def test_a_lost_race_is_no_outcome_and_all_that_is_due_is_counted(
     def agent(run: SyncRun) -> Any:
         if run.run_id == "run-0":
             ends = time.monotonic() + 60
-            while worker.stats.due < 4 and time.monotonic() < ends:
+            while worker.stats.due != 4 and time.monotonic() < ends:
                 time.sleep(0.01)
             seen.append(worker.stats.due)
         return run.task
