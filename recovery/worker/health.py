@@ -76,7 +76,8 @@ def serve(worker: Worker, host: str, port: int) -> WSGIServer:
                 stats = worker.stats
                 is_well = stats.looked_s < STALE_S
                 start("200 OK" if is_well else "503 Service Unavailable", [_JSON])
-                said = {"running": stats.running, "quarantined": dict(stats.quarantined)}
+                said: dict[str, Any] = {"running": stats.running}
+                said |= {"quarantined": dict(stats.quarantined)}
                 said |= {"store_away_s": int(stats.away_s)}
                 return [json.dumps({"ok": is_well, "due": stats.due, **said}).encode()]
             case _:

@@ -235,8 +235,8 @@ class Worker:
             )
             full = await asyncio.to_thread(self._admission.full)
         except (LogError, OSError) as exc:
-            has_told = isinstance(exc, UnreachableError) and getattr(self._queue, "outages", 0)
-            if not has_told:
+            outages = self.stats.store_errors - self._store_errors
+            if not (outages and isinstance(exc, UnreachableError)):  # else the store has told
                 self._store_errors += 1
                 _logger.warning("worker: the store could not be read: %s", quoted(str(exc)))
             return 1

@@ -122,8 +122,6 @@ class Connections:
         except BaseException:
             connection.close()
             raise
-        if self._away_since:
-            self._is_back()
         with self._lock:
             if len(self._idle) < IDLE_MAX:
                 self._idle.append(connection)
@@ -181,7 +179,9 @@ class Connections:
             if self._idle:
                 return self._idle.pop()
         try:
-            return self.open()
+            opened = self.open()
+            self._is_back()  # not by an older connection, which may answer while it ends
+            return opened
         except psycopg.OperationalError as exc:
             if self._is_checked:
                 self._is_away(exc)
@@ -199,7 +199,7 @@ class Connections:
                 return
             self._away_since, self.outages = time.monotonic(), self.outages + 1
         what = "%s takes no connection: %s. Commits wait for it, for up to %g s"
-        _logger.warning(what, self.address, _text(exc), self._patience_s)
+        _logger.warning(what, self.address, _text(exc).rstrip(".?"), self._patience_s)
 
     def _is_back(self) -> None:
         with self._lock:
