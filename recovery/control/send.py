@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from eventlog import Packed
@@ -22,7 +21,7 @@ from recovery.journal.submission import first_record_of, submission_of
 from recovery.option_checks import check_names
 from recovery.replay.call_view import recorded_call_view
 from recovery.replay.recorded_call import RecordedCall
-from recovery.stores.protocol import check_signal_name
+from recovery.stores.protocol import check_signal_name, time_ns_of
 from recovery.text import shown_time
 from recovery.values.pack import pack
 
@@ -86,7 +85,7 @@ def pending(store: Store, run_id: str) -> list[Call]:
         history = load(reader, run_id, approvers_of(store))
     if history.started is None or history.ended is not None:
         return []
-    now = time.time()
+    now = time_ns_of(backend_of(store)) / 1e9
     return [
         recorded_call_view(history, call)
         for call in history.replay.undecided()
@@ -140,7 +139,7 @@ def _decide(
         f"too late: {asked} of run {run_id!r} could be decided until {shown_time(until)} "
         "(approval_timeout_s). The run denies it when it is run again."
     )
-    if time.time() > until:
+    if time_ns_of(backend_of(store)) / 1e9 > until:
         raise RecoveryError(f"{expired} Nothing was sent.")
     said |= {"call": asked.lsn, "of": asked.idempotency_key, UID: started.uid}
     lsn = post(store, run_id, DECISION, said, (sign, recorded.intent.args))
@@ -186,7 +185,7 @@ def post(
 
     said = Message(
         0,
-        time.time_ns(),
+        time_ns_of(backend),
         kind,
         str(body.get("of", body.get("name", ""))),
         body["who"],

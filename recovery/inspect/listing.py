@@ -13,7 +13,7 @@ from recovery.history.find_run import Store, approvers_of, backend_of
 from recovery.inspect.calls_without_outcome import OpenCall
 from recovery.inspect.inbox_view import PendingMessage
 from recovery.inspect.listing_file import ENTRY_MAX, ListingFile, files_of, release
-from recovery.inspect.status import PAGE, RunStatus, StatusRead, read_status
+from recovery.inspect.status import PAGE, RunStatus, StatusRead, clock_ahead_s, read_status
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import ParentRun
 from recovery.journal.usage import Usage
@@ -77,10 +77,11 @@ def _page(
     known = {run_id: one.content for run_id, one in kept.items() if one.kept_version == now[run_id]}
     left = [run_id for run_id in run_ids if run_id not in known]
     source = backend.loaded(left) if left else None
+    ahead_s = clock_ahead_s(backend)
     new: dict[str, tuple[str, str]] = {}
     for run_id in run_ids:
         if run_id in known:
-            yield _decoded(run_id, json.loads(known[run_id]))
+            yield _decoded(run_id, json.loads(known[run_id]) | {"clock_ahead_s": ahead_s})
             continue
         assert source is not None
         found = read_status(source, run_id, approvers)
@@ -120,7 +121,7 @@ def _encoded(one: RunStatus) -> str:
     content = {}
     for each in fields(one):
         value = getattr(one, each.name)
-        if each.name != "run_id" and value != each.default:
+        if each.name != "run_id" and each.compare and value != each.default:
             content[each.name] = _plain(value)
     return json.dumps(content, separators=(",", ":"))
 

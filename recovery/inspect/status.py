@@ -36,7 +36,7 @@ from recovery.replay.error_counts import ErrorTally, RunError, has_diverged
 from recovery.replay.matching import Replay
 from recovery.replay.owners import Owners
 from recovery.replay.progress import Progress, ProgressTally
-from recovery.stores.protocol import ReadsManyRuns, ReadsRuns
+from recovery.stores.protocol import ReadsManyRuns, ReadsRuns, time_ns_of
 from recovery.values.pack import pack, unpack
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ class RunStatus:
     ``module:name`` of the RecoverableAgent, or of the dict or list with it, that begins the run
     with its options; "" if it has no such name. Both are for people: import nothing by them.
     ``needs_key``: whether it is unreadable because it is encrypted, and its key was not given.
-    ``priority`` and ``limit_key``: as of the submission.
+    ``priority`` and ``limit_key``: as of the submission. ``clock_ahead_s``: by how much the store's
+    clock, which decides when a wait is over, was ahead of this machine's when this was read.
     """
 
     run_id: str
@@ -138,17 +139,19 @@ class RunStatus:
     priority: int = 0
     limit_key: str = ""
     packed_task: Packed | None = field(default=None, repr=False)
+    clock_ahead_s: float = field(default=0.0, repr=False, compare=False)
 
     @property
     def due(self) -> bool:
         """Whether it would continue if it were resumed now: it was interrupted, the time that it
-        waits for has come, or the message that it waits for was sent. Not if it would park for a
-        call in doubt."""
+        waits for has come by the store's clock, or the message that it waits for was sent. Not if
+        it would park for a call in doubt."""
         if self._to_resolve:
             return False
+        has_come = self.wake_at is not None and self.wake_at <= time.time() + self.clock_ahead_s
         if self.state == "submitted":
-            return self.wake_at is None or self.wake_at <= time.time()
-        if self.wake_at is not None and self.wake_at <= time.time():
+            return self.wake_at is None or has_come
+        if has_come:
             return True
         sent = any(message.wanted for message in self.unread)
         return self.state == "interrupted" or (self.state in ("waiting", "parked") and sent)
@@ -252,8 +255,9 @@ class RunStatus:
 
 def status(store: Store, run_id: str) -> RunStatus:
     """See RunHandle.status."""
+    backend = backend_of(store)
     with reader_of(store, run_id) as reader:
-        return status_of(reader, run_id, backend_of(store).inbox, approvers_of(store))
+        return _status_of(reader, run_id, backend.inbox, approvers_of(store), backend).status
 
 
 def runs(store: Store) -> Iterator[RunStatus]:
@@ -289,7 +293,7 @@ def read_status(backend: ReadsRuns, run_id: str, approvers: Approvers | None) ->
         if reader is None:
             return None
         with reader:
-            return _status_of(reader, run_id, backend.inbox, approvers)
+            return _status_of(reader, run_id, backend.inbox, approvers, backend)
     except (LogError, OSError, RecoveryError) as exc:
         needs_key = isinstance(exc, EncryptedLogError)
         return StatusRead(RunStatus(run_id, "unreadable", str(exc), needs_key=needs_key))
@@ -302,15 +306,24 @@ def status_of(
     approvers: Approvers | None = None,
 ) -> RunStatus:
     """The status by an open log; ``inbox`` opens the inbox of a run."""
-    return _status_of(reader, run_id, inbox, approvers).status
+    return _status_of(reader, run_id, inbox, approvers, reader).status
+
+
+def clock_ahead_s(clock: object) -> float:
+    """See RunStatus. ``clock``: the store, or a reader of one of its logs."""
+    return time_ns_of(clock) / 1e9 - time.time()
 
 
 def _status_of(
-    reader: ReadableLog, run_id: str, inbox: OpenInbox | None, approvers: Approvers | None
+    reader: ReadableLog,
+    run_id: str,
+    inbox: OpenInbox | None,
+    approvers: Approvers | None,
+    clock: object,
 ) -> StatusRead:
     tail, owner = reader.tail(), reader.owner()
     known: dict[str, Any] = {"owner": owner, "torn": tail.torn_size, "damage": tail.damaged}
-    known["last_lsn"] = tail.next_lsn - 1
+    known |= {"last_lsn": tail.next_lsn - 1, "clock_ahead_s": clock_ahead_s(clock)}
     try:
         read = _read(reader, run_id, approvers)
         if read.is_empty and tail.next_lsn > 1 and read.submission is None:
@@ -324,7 +337,8 @@ def _status_of(
     former = reader.former_owner()
     if not (alive and former):  # else the owner's own record tells of them
         read.owners.reads(tail.next_lsn, former)
-    calls = tuple(open_calls(read.replay, read.owners, read.started, read.ended, alive))
+    now = time.time() + known["clock_ahead_s"]
+    calls = tuple(open_calls(read.replay, read.owners, read.started, read.ended, alive, now))
     failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
     last_event, may_be_kept = _last_event_text(reader, run_id, read)

@@ -380,6 +380,7 @@ class _LoadedRuns:
 
     def __init__(self, store: PostgresStore, found: Mapping[str, Loaded]) -> None:
         self._store, self._found = store, found
+        self.time_ns = store.time_ns
 
     def read(self, run_id: str) -> RemoteReader | None:
         return self._store.reader_of(self._found.get(run_id), watched=True)

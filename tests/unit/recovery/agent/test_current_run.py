@@ -14,7 +14,7 @@ from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, current_ru
 from recovery.graph import Graph, GraphExecutor, NodeContext
 from recovery.journal.events import CallIntended, ValueRecorded
 from recovery.testing import crash_everywhere
-from tests.support.lives import executed, recorded, run, send
+from tests.support.lives import executed, recorded, run, run_sync, send
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
