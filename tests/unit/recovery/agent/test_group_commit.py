@@ -487,6 +487,7 @@ def test_a_loop_with_other_work_waits_neither_for_files_of_a_run_nor_for_a_slow_
 
         monkeypatch.setattr(kind, name, act)
 
+    monkeypatch.setattr("eventlog.write.log.committer.request", lambda log, lsn: None)
     noted(OSFile, "sync", slow_s=0.002)
     noted(EventLog, "close")
     noted(EventLog, "records")
