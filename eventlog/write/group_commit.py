@@ -46,6 +46,11 @@ class Committer:
             elif len(self._waiting) == 1:
                 self._wake.notify()
 
+    def forget(self, log: Committable) -> None:
+        """Commit ``log`` no more: it is closed."""
+        with self._wake:
+            self._waiting.pop(log, None)
+
     def _delay_s(self) -> float:
         return max(DELAY_S, DELAY_PER_LOG_S * len(self._waiting))
 
