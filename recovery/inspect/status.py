@@ -334,11 +334,8 @@ def _status_of(
     read.damage = list(dict.fromkeys((*tail.damaged, *read.damage)))
     known["damage"] = tuple(read.damage)
     alive = owner is not None and owner.alive
-    former = reader.former_owner()
-    if not (alive and former):  # else the owner's own record tells of them
-        read.owners.reads(tail.next_lsn, former)
-    now = time.time() + known["clock_ahead_s"]
-    calls = tuple(open_calls(read.replay, read.owners, read.started, read.ended, alive, now))
+    _note_former(read, reader, tail.next_lsn, alive)
+    calls = _open_calls(read, alive, time.time() + known["clock_ahead_s"])
     failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
     last_event, may_be_kept = _last_event_text(reader, run_id, read)
@@ -375,11 +372,24 @@ def _status_of(
         **known,
         **_queued(read),
     )
-    # An approval comes too late by the clock.
+    changes = alive or inbox_damage or read.damage or _changes_by_itself(read, calls)
+    return StatusRead(status, may_be_kept and not changes)
+
+
+def _note_former(read: _Read, reader: ReadableLog, next_lsn: int, alive: bool) -> None:
+    former = reader.former_owner()
+    if not (alive and former):  # else the owner's own record tells of them
+        read.owners.reads(next_lsn, former)
+
+
+def _open_calls(read: _Read, alive: bool, now: float) -> tuple[OpenCall, ...]:
+    return tuple(open_calls(read.replay, read.owners, read.started, read.ended, alive, now))
+
+
+def _changes_by_itself(read: _Read, calls: Sequence[OpenCall]) -> bool:
+    """Whether an approval comes too late by the clock, or another process may end meanwhile."""
     bounded = any(call.asks_until < math.inf for call in read.replay.undecided())
-    there = any(call.elsewhere for call in calls)  # until that process has ended
-    lasts = may_be_kept and not (alive or bounded or inbox_damage or read.damage or there)
-    return StatusRead(status, lasts)
+    return bounded or any(call.elsewhere for call in calls)
 
 
 def _queued(read: _Read) -> dict[str, Any]:
