@@ -118,6 +118,9 @@ class Commands:
                 todo = [self.logdump("verify"), self.logdump("repair")]
             case "unreadable" if one.needs_key:
                 todo = [self.show(one)]
+            case "unreadable" if one.damage:
+                gone = f"{self.of('rm', '--force')}   # if there is none: nothing resumes the run"
+                todo = [f"{self.logdump('verify')}   # then put its files back from a copy", gone]
             case "unreadable":
                 todo = [self.logdump("verify")]
             case "running":

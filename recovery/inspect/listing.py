@@ -13,7 +13,13 @@ from recovery.history.find_run import Store, approvers_of, backend_of
 from recovery.inspect.calls_without_outcome import OpenCall
 from recovery.inspect.inbox_view import PendingMessage
 from recovery.inspect.listing_file import ENTRY_MAX, ListingFile, files_of, release
-from recovery.inspect.status import PAGE, RunStatus, StatusRead, clock_ahead_s, read_status
+from recovery.inspect.status import (
+    RunStatus,
+    StatusRead,
+    clock_ahead_s,
+    in_pages,
+    read_status,
+)
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import ParentRun
 from recovery.journal.usage import Usage
@@ -44,8 +50,8 @@ def listed(
     run_ids = _run_ids(backend, _DUE if due and states is None else states)
     if isinstance(backend, ReadsManyRuns):
         keeps = approvers is None and backend.encryption is None
-        for first in range(0, len(run_ids), PAGE):
-            yield from _page(backend, run_ids[first : first + PAGE], approvers, keeps)
+        for page in in_pages(run_ids):
+            yield from _page(backend, page, approvers, keeps)
         return
     known = None
     if isinstance(backend, FileStore) and approvers is None:

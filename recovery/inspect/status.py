@@ -165,9 +165,11 @@ class RunStatus:
         if self.crashes < crashes_min:
             return ""
         calls = ", ".join(call.name for call in self.calls if call.state != "waits")
-        where = f"step {self.progress.step}" + (f", in {calls}" if calls else "")
+        step = self.progress.step
+        is_between = 0 < step == self.checkpoint_step and not calls
+        where = f"after step {step}" if is_between else f"in step {step}"
         died = "1 process" if self.crashes == 1 else f"{self.crashes} processes in a row"
-        return f"{died} died in {where}"
+        return f"{died} died {where}{calls and ', in '}{calls}"
 
     @property
     def _of_code(self) -> str:
@@ -274,9 +276,13 @@ def pages(backend: RunStore, run_ids: Sequence[str]) -> Iterator[tuple[Sequence[
     if not isinstance(backend, ReadsManyRuns):
         yield run_ids, backend
         return
-    for first in range(0, len(run_ids), PAGE):
-        page = run_ids[first : first + PAGE]
+    for page in in_pages(run_ids):
         yield page, backend.loaded(page)
+
+
+def in_pages(run_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """As many runs at a time as a server is asked for at once."""
+    return (run_ids[first : first + PAGE] for first in range(0, len(run_ids), PAGE))
 
 
 class StatusRead(NamedTuple):

@@ -19,7 +19,6 @@ from typing import Any, Unpack
 
 from eventlog import LogError, LogLockedError
 from eventlog.errors import FencedError, UnreachableError
-from recovery.agent.agent_errors import users_part
 from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent.recoverable import RecoverableAgent
 from recovery.agent.stop_signals import handled
@@ -35,7 +34,9 @@ from recovery.errors import (
     RunUndoneError,
     StoppedError,
 )
+from recovery.inspect.states import BROKEN
 from recovery.inspect.status import status
+from recovery.journal.user_code import traceback_of
 from recovery.stores.protocol import RunEntry, RunQueue
 from recovery.text import count, quoted, store_option
 from recovery.worker.admission import Admission, Limits, NotNowError
@@ -127,7 +128,8 @@ class Worker:
         self._seen: set[str] = set()  # quarantined runs that were tried again
         self._pauses: dict[str, tuple[float, float]] = {}  # until when, and how long
         self._strangers: set[str] = set()  # agents that other workers are for
-        self._told = -LOOK_MAX_S
+        self._broken: set[str] = set()  # runs whose log cannot be read
+        self._told = self._warned = -LOOK_MAX_S
         self._looked = time.monotonic()
         self._due = self._store_errors = 0
         self._stopping = threading.Event()
@@ -238,7 +240,10 @@ class Worker:
             outages = self.stats.store_errors - self._store_errors
             if not (outages and isinstance(exc, UnreachableError)):  # else the store has told
                 self._store_errors += 1
-                _logger.warning("worker: the store could not be read: %s", quoted(str(exc)))
+                if time.monotonic() >= self._warned + LOOK_MAX_S:
+                    self._warned = time.monotonic()
+                    text = "worker: the store could not be read, and is tried again: %s"
+                    _logger.warning(text, quoted(str(exc)))
             return 1
         if not due:
             await asyncio.to_thread(self._tell_of_strangers)
@@ -257,12 +262,23 @@ class Worker:
         return sum(entry.run_id not in self._quarantined for entry in due)
 
     def _tell_of_strangers(self) -> None:
-        """Warn, once for each, of agents that runs were submitted for and this worker lacks."""
+        """Warn, once for each, of agents that runs were submitted for and this worker lacks, and of
+        runs whose log cannot be read."""
         if time.monotonic() < self._told + LOOK_MAX_S:
             return
         self._told = time.monotonic()
-        for entry in self._queue.find(states=("submitted",), limit=CHOSEN_MAX):
-            if entry.agent not in self._names and entry.agent not in self._strangers:
+        for entry in self._queue.find(states=("submitted", *BROKEN), limit=CHOSEN_MAX):
+            if entry.state in BROKEN:
+                if entry.agent in ("", *self._names) and entry.run_id not in self._broken:
+                    self._broken.add(entry.run_id)
+                    _logger.error(
+                        "run %s is %s, and left alone. See `recovery show %s%s`",
+                        entry.run_id,
+                        entry.state,
+                        entry.run_id,
+                        store_option(self.store.backend),
+                    )
+            elif entry.agent not in self._names and entry.agent not in self._strangers:
                 self._strangers.add(entry.agent)
                 _logger.warning(
                     "run %s waits for agent %s, which this worker does not have (it has %s)",
@@ -332,11 +348,8 @@ class Worker:
             outcome = "error"
             _, before_s = self._pauses.get(run_id, (0.0, RETRY_MIN_S / 2))
             self._put_off(run_id, min(2 * before_s, RETRY_MAX_S))
-            users = users_part(exc.__traceback__)
-            shown = None if isinstance(exc, RecoveryError) else (type(exc), exc, users)
-            _logger.warning(
-                "run %s: %s: %s", run_id, type(exc).__name__, quoted(str(exc)), exc_info=shown
-            )
+            trace = "" if isinstance(exc, RecoveryError) else f"\n{traceback_of(exc).rstrip()}"
+            _logger.warning("run %s: %s: %s%s", run_id, type(exc).__name__, quoted(str(exc)), trace)
         self._ended[entry.agent, outcome] += 1
         if outcome not in ("error", "unreachable"):
             self._pauses.pop(run_id, None)

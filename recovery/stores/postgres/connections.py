@@ -150,8 +150,11 @@ class Connections:
                 return self.run(act)
             except LostConnectionError as exc:
                 patience_s = self._patience_s if self._is_checked else CONNECT_S
-                if time.monotonic() - began > patience_s or is_final(exc):
-                    raise UnreachableError(self.address, time.monotonic() - began, exc) from exc
+                waited_s, is_refused = time.monotonic() - began, is_final(exc)
+                if waited_s > patience_s or is_refused:
+                    raise UnreachableError(
+                        self.address, waited_s, exc, is_refused=is_refused
+                    ) from exc
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
 
