@@ -93,10 +93,9 @@ def _remedy(exc: OSError) -> str:
     if not isinstance(exc.filename, str):
         return ""
     if exc.errno in FULL:
-        return (
-            ". The disk is full. What was recorded is safe. Free some space (recovery gc "
-            "--older-than 30d --dry-run), then repeat the command"
-        )
+        how = " (recovery gc --older-than 30d --dry-run)" * (program.get() == "recovery")
+        what = "The disk is full. What was recorded is safe"
+        return f". {what}. Free some space{how}, then repeat the command"
     if isinstance(exc, PermissionError):
         for path in (Path(exc.filename), *Path(exc.filename).parents):
             with suppress(OSError, KeyError):

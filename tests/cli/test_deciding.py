@@ -292,7 +292,7 @@ def test_a_store_is_a_path_a_url_or_at_home(store: Path) -> None:
         assert listed(done.out) == named
     for url, says in (("file://runs", "use file:///PATH"), ("s3://db", "are not known")):
         done = call("recovery", "runs", "--store", url, cwd=store)
-        assert done.code == 1 and says in done.err
+        assert done.code == 64 and says in done.err
 
 
 def test_runs_are_printed_as_they_are_read_and_in_the_order_asked_for(
