@@ -13,20 +13,20 @@ from recovery.history.find_run import Store, approvers_of, backend_of
 from recovery.inspect.calls_without_outcome import OpenCall
 from recovery.inspect.inbox_view import PendingMessage
 from recovery.inspect.listing_file import ENTRY_MAX, ListingFile, files_of, release
-from recovery.inspect.status import (
-    RunStatus,
-    StatusRead,
-    clock_ahead_s,
-    in_pages,
-    read_status,
-)
+from recovery.inspect.status import RunStatus, StatusRead, read_status
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import ParentRun
 from recovery.journal.usage import Usage
 from recovery.replay.error_counts import RunError
 from recovery.replay.progress import Progress
 from recovery.stores.file import FileStore
-from recovery.stores.protocol import ReadsManyRuns, RunQueue, RunStore
+from recovery.stores.protocol import (
+    ReadsManyRuns,
+    RunQueue,
+    RunStore,
+    clock_ahead_s,
+    in_pages,
+)
 
 if TYPE_CHECKING:
     from recovery.approvers import Approvers

@@ -36,7 +36,7 @@ from recovery.replay.error_counts import ErrorTally, RunError, has_diverged
 from recovery.replay.matching import Replay
 from recovery.replay.owners import Owners
 from recovery.replay.progress import Progress, ProgressTally
-from recovery.stores.protocol import ReadsManyRuns, ReadsRuns, time_ns_of
+from recovery.stores.protocol import ReadsManyRuns, ReadsRuns, clock_ahead_s, in_pages
 from recovery.values.pack import pack, unpack
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 Kind = Literal["agent", "conversation", "journal", "checkpoints"]
 # As many processes that die at the same place are a crash loop.
 CRASHES_MIN = 3
-PAGE = 64  # runs that a server is asked for at once
 
 _KINDS: dict[Packed, Kind] = {
     pack(CONVERSATION, "task"): "conversation",
@@ -280,11 +279,6 @@ def pages(backend: RunStore, run_ids: Sequence[str]) -> Iterator[tuple[Sequence[
         yield page, backend.loaded(page)
 
 
-def in_pages(run_ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """As many runs at a time as a server is asked for at once."""
-    return (run_ids[first : first + PAGE] for first in range(0, len(run_ids), PAGE))
-
-
 class StatusRead(NamedTuple):
     """A status, and whether it stays the same for as long as the run's files do."""
 
@@ -313,11 +307,6 @@ def status_of(
 ) -> RunStatus:
     """The status by an open log; ``inbox`` opens the inbox of a run."""
     return _status_of(reader, run_id, inbox, approvers, reader).status
-
-
-def clock_ahead_s(clock: object) -> float:
-    """See RunStatus. ``clock``: the store, or a reader of one of its logs."""
-    return time_ns_of(clock) / 1e9 - time.time()
 
 
 def _status_of(
