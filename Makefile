@@ -8,11 +8,9 @@ comma := ,
 # The demo's default model is offline; the client library is installed only for a real endpoint.
 DEMO_EXTRAS := $(if $(WITH),cli$(comma)$(WITH),demo$(if $(OPENAI_BASE_URL)$(OPENAI_API_KEY),$(comma)openai))
 
-# The loop of the Claude Agent SDK is in a program of its own, which needs a login and the network:
-# a demo without it would show a stand-in. Aden Hive is not on the package index, and has `make hive`.
+# Aden Hive is not on the package index, and has `make hive`.
 SHOPS := $(subst _,-,$(patsubst examples/shops/with_%.py,%,$(wildcard examples/shops/with_*.py)))
-$(if $(WITH),$(if $(filter $(WITH),$(SHOPS)),,$(error WITH= is one of: $(SHOPS). \
-	There is none for claude-agent, whose loop is in a program that needs a login, nor for hive: see make hive)))
+$(if $(WITH),$(if $(filter $(WITH),$(SHOPS)),,$(error WITH= is one of: $(SHOPS). For hive: make hive)))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo hive integrations test lint bench bench-report soak crash model ownership chaos standby nats mutation fuzz docs clean

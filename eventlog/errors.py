@@ -102,14 +102,18 @@ class UnreachableError(LogError):
     claiming the log again finds out. No side effect has begun whose intent is not known durable.
     """
 
-    def __init__(self, address: str, waited_s: float, cause: BaseException) -> None:
+    def __init__(
+        self, address: str, waited_s: float, cause: BaseException, *, is_refused: bool = False
+    ) -> None:
         self.address = address
         self.__cause__ = cause
-        why = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        why = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".?")
+        head = f"{address} has not answered for {waited_s:.3g} s: {why}."
+        if is_refused:
+            head = f"{address} refuses the connection: {why}. Correct its user, password or name."
         super().__init__(
-            f"{address} has not answered for {waited_s:.3g} s: {why}. Everything that was "
-            "committed is safe; whether the last commit arrived is unknown until the server "
-            "answers. When it does, resume the run: that finds out."
+            f"{head} Everything that was committed is safe. If a run was at a commit, resume the "
+            "run: that finds out whether the commit arrived."
         )
 
 

@@ -438,8 +438,8 @@ class RunFailedError(RecoveryError):
                 f"\nCall {call} {what}, and the agent did not catch that. Nothing is lost. {first}"
                 f"\n  recovery retry {run_id} {options or '--agent MODULE:NAME'}\n"
                 f"or, in Python, agent.retry({run_id!r}). Every call that returned is served from "
-                "the log. To keep the failure, catch it in the agent, and resolve the call as "
-                f"failed: `recovery show {run_id}` has the command."
+                "the log. To keep the failure, catch ToolError in the agent, which the call raises "
+                f"when it is resolved as failed: `recovery show {run_id}` has the command."
             )
         super().__init__(f"run {run_id!r} failed: {self.type_name}: {quoted(self.message)}{hint}")
 

@@ -49,7 +49,11 @@ ENVIRONMENTS: dict[str, tuple[list[str], list[str], list[str]]] = {
     "google-adk": (
         ["google-adk"],
         ["mcp"],
-        ["unit/integrations/google_adk", "integration/test_google_adk_kills.py"],
+        [
+            "unit/integrations/google_adk",
+            "integration/test_google_adk_kills.py",
+            "integration/test_example_shops_kills.py",
+        ],
     ),
     "agent-framework": (
         ["agent-framework"],
@@ -61,7 +65,11 @@ ENVIRONMENTS: dict[str, tuple[list[str], list[str], list[str]]] = {
         ["langchain", "langgraph-checkpoint-conformance", "pycryptodome"],
         ["unit/integrations/langgraph", "integration/test_langgraph_kills.py"],
     ),
-    "claude-agent": (["claude-agent"], [], ["unit/integrations/claude_agent"]),
+    "claude-agent": (
+        ["claude-agent"],
+        [],
+        ["unit/integrations/claude_agent", "integration/test_example_shops_kills.py"],
+    ),
     "otel": (
         ["otel"],
         ["opentelemetry-proto"],

@@ -68,6 +68,7 @@ class RemoteReader(LogReader):
     ) -> None:
         super().__init__(clock, directory, encryption)  # type: ignore[arg-type] # reads no files
         self._remote, self._watched = directory, watched
+        self.time_ns = clock.time_ns  # the server's clock
 
     def former_owner(self) -> str:
         """See ReadableLog.former_owner."""

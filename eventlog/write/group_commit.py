@@ -46,13 +46,23 @@ class Committer:
             elif len(self._waiting) == 1:
                 self._wake.notify()
 
+    def forget(self, log: Committable) -> None:
+        """Commit ``log`` no more: it is closed."""
+        with self._wake:
+            self._waiting.pop(log, None)
+
+    def _delay_s(self) -> float:
+        return max(DELAY_S, DELAY_PER_LOG_S * len(self._waiting))
+
     def _run(self) -> None:
         try:
             while True:
                 with self._wake:
-                    while not self._waiting:
-                        self._wake.wait()
-                time.sleep(max(DELAY_S, DELAY_PER_LOG_S * len(self._waiting)))
+                    self._wake.wait_for(lambda: self._waiting)
+                slept_s = 0.0
+                while (left_s := self._delay_s() - slept_s) > 0:  # more have asked meanwhile
+                    time.sleep(left_s)
+                    slept_s += left_s
                 with self._wake:
                     waiting, self._waiting = self._waiting, {}
                 commit_all(waiting)

@@ -378,6 +378,7 @@ class EventLog:
 
     def _release(self) -> None:
         self._open = False
+        committer.forget(self)
         if not self._acts:  # else a forked child must not keep what this process holds
             _open_logs.discard(self)
         self._appender.close_files()

@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from types import TracebackType
 
 from eventlog import RefusedValueError, WritableLog
 from recovery.agent.ending import retry_options
@@ -27,6 +26,7 @@ from recovery.errors import (
 from recovery.history.load import History
 from recovery.journal.events import AgentRaised, CallAbandoned, RunFailed
 from recovery.journal.failure import failure
+from recovery.journal.user_code import place_of
 
 _logger = logging.getLogger("recovery")
 
@@ -59,7 +59,7 @@ def note_error(
     log: WritableLog, history: History, run: Execution, exc: Exception, *, goes_on: bool
 ) -> None:
     """Record the agent's exception; durable soon. A failure of the log is only logged."""
-    what = failure(0, exc, run.scrubber, _users_part(exc.__traceback__))
+    what = failure(0, exc, run.scrubber)
     call = exc.lsn if isinstance(exc, UnrecordedResultError) else 0
     place = place_of(exc.__traceback__)
     event = AgentRaised(
@@ -123,30 +123,6 @@ class Recoveries:
     def pause_s(self) -> float:
         """How long to wait before the next recovery."""
         return float(min(BACKOFF_S * 2 ** (self._count - 1), BACKOFF_MAX_S))
-
-
-def place_of(traceback: TracebackType | None) -> str:
-    """File, line and function that raised: the innermost code that is none of this library."""
-    found = ""
-    while traceback is not None:
-        if not _is_ours(traceback):
-            code = traceback.tb_frame.f_code
-            found = f"{code.co_filename}:{traceback.tb_lineno} in {code.co_qualname}"
-        traceback = traceback.tb_next
-    return found
-
-
-def _users_part(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback from the agent's code on; all of it where there is no such code."""
-    found = traceback
-    while found is not None and _is_ours(found):
-        found = found.tb_next
-    return found or traceback
-
-
-def _is_ours(traceback: TracebackType) -> bool:
-    name = traceback.tb_frame.f_globals.get("__name__", "")
-    return str(name).partition(".")[0] in ("recovery", "eventlog")
 
 
 def end_if_permanent(log: WritableLog, history: History, run: Execution, exc: Exception) -> None:

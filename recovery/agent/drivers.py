@@ -11,7 +11,7 @@ from weakref import ref
 
 from eventlog import LogError, WritableLog
 from recovery.agent.replay_order import ReplayOrder, ThreadReplayOrder
-from recovery.agent.shared_commits import commit_on_server, commit_together
+from recovery.agent.shared_commits import GroupCommit, SharedRoundTrips
 from recovery.calls.call_steps import call_steps
 from recovery.calls.cancelled_calls import check_open, record_cancelled
 from recovery.calls.child_runs import Children
@@ -21,9 +21,14 @@ from recovery.declare.spec import ToolSpec, is_generator
 from recovery.engine.drive import drive, drive_async
 from recovery.engine.driver_effects import Commit, Effect, Invoke, Perform, Sleep, WaitForTurn
 from recovery.engine.execution import Execution
+from recovery.engine.of_loop import of_loop
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History
 from recovery.journal.call import Arguments
+
+# After so many slow flushes in a row (one may be chance), a thread makes those of a single run,
+# too. To hand one over takes 0.04 ms, and the loop has other work to do meanwhile.
+SLOW_FLUSH_S, SLOW_FLUSHES = 0.001, 3
 
 live_runs: set[Any] = set()  # async runs of this process
 
@@ -57,6 +62,7 @@ class Drivers(Execution):
         self._home_loop: asyncio.AbstractEventLoop | None = None
         self._turns_of: dict[asyncio.AbstractEventLoop, ReplayOrder] = {}
         self._threads = ThreadReplayOrder(self)
+        self._slow_flushes = 0  # in a row
 
     def record_cancelled(self) -> None:
         self.park_for(record_cancelled(self))
@@ -124,20 +130,31 @@ class Drivers(Execution):
         if self.log.group is not None:
             return await self._commit_on_server()
         # Without a flush there is nothing to wait for. For a single run, a flush takes less time
-        # than a thread switch. Otherwise other runs that are about to make calls may share the
-        # flush.
-        if self.log.durability != "power" or (
-            len(live_runs) <= 1 and self.in_flight <= 1 and self._turns().at_rest()
-        ):
+        # than a thread switch, unless the disk is slow. Otherwise other runs that are about to make
+        # calls may share the flush.
+        if self.log.durability != "power":
             self.commit()
+        elif (
+            len(live_runs) <= 1
+            and self.in_flight <= 1
+            and self._slow_flushes < SLOW_FLUSHES
+            and self._turns().at_rest()
+        ):
+            self._flush()
         else:
-            await commit_together(self.commit)
+            await of_loop(GroupCommit).commit(self._flush)
+
+    def _flush(self) -> None:
+        began = time.monotonic()
+        self.commit()
+        slow = time.monotonic() - began > SLOW_FLUSH_S
+        self._slow_flushes = self._slow_flushes + 1 if slow else 0
 
     async def _commit_on_server(self) -> None:
         if self.log.durable_lsn >= self.log.last_lsn:
             return
         try:
-            await commit_on_server(self.log)
+            await of_loop(SharedRoundTrips).commit(self.log)
         except LogError as exc:
             self.stop(exc)
 

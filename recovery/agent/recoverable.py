@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("recovery")
 
+LOADED_ON_LOOP_MAX = 100  # records that the event loop reads itself, which takes 1.5 ms
 DRAIN_S = 30.0  # how long to wait for calls of other tasks when the agent function ends
 CANCEL_S = 1.0  # and for child runs that were cancelled then, because they did not stop
 
@@ -341,7 +342,8 @@ class RecoverableAgent(Generic[Result]):
         if isinstance(effect, _Sleep):
             return await asyncio.sleep(effect.seconds)
         if isinstance(effect, _Block):
-            apart = live_runs or self.store.backend.is_remote
+            # A loop with one task has no other work to do meanwhile.
+            apart = live_runs or self.store.backend.is_remote or len(asyncio.all_tasks()) > 1
             return await off_loop(effect.act) if apart else effect.act()
         inside = Entered(effect.run.scope)
         live_runs.add(effect.run)
@@ -407,11 +409,14 @@ class RecoverableAgent(Generic[Result]):
             log = yield _Block(lambda: held.enter_context(session.claim(self.store, takeover)))
             try:
                 result = yield from self._recover_claimed(task, session, log, kind)
-            except Exception:
+            except (Exception, asyncio.CancelledError):
                 yield _Block(held.close)
                 raise
             yield _Block(held.close)
             return result
+
+    def _load(self, log: WritableLog, run_id: str) -> History:
+        return after_child_resolution(self.store, log, load(log, run_id, self.store.approvers))
 
     def _recover_claimed(
         self, task: Any, session: RunSession, log: WritableLog, kind: type[Drivers]
@@ -419,9 +424,8 @@ class RecoverableAgent(Generic[Result]):
         run_id, recoveries = session.run_id, Recoveries(self.settings.max_recoveries)
         while True:
             began = time.perf_counter()
-            history = after_child_resolution(
-                self.store, log, load(log, run_id, self.store.approvers)
-            )
+            read = partial(self._load, log, run_id)
+            history = (yield _Block(read)) if log.last_lsn > LOADED_ON_LOOP_MAX else read()
             history, task = session.check_history(log, history, task)
             if _is_over(history.ended):  # a crash may have come before its children ended
                 yield _Block(partial(cancel_children, self.store, log, run_id, ""))
@@ -441,8 +445,10 @@ class RecoverableAgent(Generic[Result]):
             try:
                 resolve_covered(run)
                 result = yield _Execute(run)
-                # Raises what the agent may have swallowed.
-                ended = yield _Block(partial(finish, run, result))
+                # Raises what the agent may have swallowed. The event loop does nothing before that:
+                # a task that the agent left unbegun could make a call.
+                ended = finish(run, result)
+                yield _Block(run.commit)
                 warn_if_unmeasured(run)
                 return _result(run_id, ended, _reported(report, run))
             except BaseException as exc:

@@ -25,7 +25,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from recovery.declare.scope import Scope
 from recovery.engine.driver_effects import WaitForTurn
-from recovery.engine.ready_runs import ready_runs_of
+from recovery.engine.of_loop import of_loop
+from recovery.engine.ready_runs import ReadyRuns
 from recovery.engine.task_state import (
     Blocking,
     is_asleep,
@@ -87,7 +88,7 @@ class ReplayOrder:
     def __init__(self, run: Execution, calls: Collection[CodeType], at_home: bool) -> None:
         self._run, self._calls, self._at_home = run, calls, at_home
         self._loop = asyncio.get_running_loop()
-        self._ready_runs = ready_runs_of(self._loop)
+        self._ready_runs = of_loop(ReadyRuns)
         self._in_order: list[_Waiter] = []  # waiting for an outcome, by its LSN
         self._new: list[_Waiter] = []  # waiting with a new call
         self._timer: asyncio.Handle | None = None

@@ -189,7 +189,8 @@ class RunHandle:
 
         Durable when this returns, whether a process owns the run or not, and whether it waits
         already or not. Signals of a name are kept in the order sent, and each is taken once. If a
-        sender tries again after a time-out with the same ``key``, the signal is sent once.
+        sender tries again with the same ``key``, the signal is sent once, also when the run has
+        ended since.
         ``sign``: as for ``approve``. Blocks for a few flushes of the disk.
 
         Raises RecoveryError when the run has ended; RefusedValueError for a value that cannot be

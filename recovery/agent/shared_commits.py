@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 from eventlog import WritableLog
 from eventlog.protocols import CommitGroup
@@ -51,7 +51,8 @@ _Waiting = list[asyncio.Future[None]]
 class _Ended:
     """Commits that have ended, until the coroutines that wait for them are notified."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)
         self._ended: deque[tuple[_Waiting, BaseException | None]] = deque()
         self._context = contextvars.copy_context()
         self._context.run(current_scope.set, NOWHERE)
@@ -71,8 +72,8 @@ class _Ended:
 class GroupCommit(_Ended):
     """The commits that coroutines of one event loop wait for. Not thread-safe: for that loop."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
         self._asked: dict[_Commit, _Waiting] = {}  # since the last round began
         self._queue: deque[tuple[_Commit, _Waiting]] = deque()  # first come, first served
         self._begins_by = 0.0
@@ -161,8 +162,7 @@ class SharedRoundTrips(_Ended):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
-        self._loop = ref(loop)
+        super().__init__(loop)
         self._asked: dict[WritableLog, _Waiting] = {}
 
     async def commit(self, log: WritableLog) -> None:
@@ -191,30 +191,6 @@ class SharedRoundTrips(_Ended):
 
         for group, logs in groups.items():
             group.commit(logs, done)
-
-
-_round_trips: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedRoundTrips] = WeakKeyDictionary()
-
-
-async def commit_on_server(log: WritableLog) -> None:
-    """Commit a log on a server, together with those of other runs in this event loop."""
-    loop = asyncio.get_running_loop()
-    shared = _round_trips.get(loop)
-    if shared is None:
-        shared = _round_trips[loop] = SharedRoundTrips(loop)
-    await shared.commit(log)
-
-
-_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, GroupCommit] = WeakKeyDictionary()
-
-
-async def commit_together(commit: Callable[[], None]) -> None:
-    """Have ``commit`` called in a thread, together with those of other runs in this event loop."""
-    loop = asyncio.get_running_loop()
-    shared = _of_loops.get(loop)
-    if shared is None:
-        shared = _of_loops[loop] = GroupCommit()
-    await shared.commit(commit)
 
 
 async def off_loop(act: Callable[[], Any]) -> Any:

@@ -8,7 +8,6 @@ packages, and references that exist only when the code runs.
 from __future__ import annotations
 
 import functools
-import os
 from collections import deque
 from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -17,14 +16,11 @@ from weakref import WeakKeyDictionary
 
 import xxhash
 
+from recovery.journal.user_code import is_the_users
 from recovery.text import written
 from recovery.values.declared_types import closure_of
 
 FUNCTIONS_MAX = 2000  # that are examined
-_STDLIB = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - pathlib is slow to import
-_INSTALLED = ("site-packages", "dist-packages")
-_HERE = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100
-_OURS = tuple(os.path.join(_HERE, name) + os.sep for name in ("recovery", "eventlog"))  # noqa: PTH118
 _CONSTANTS = (str, bytes, int, float, bool, tuple, frozenset, type(None))
 
 _CALL = "__call__"
@@ -64,14 +60,6 @@ def reached(*first: Any) -> Iterator[FunctionType]:
         yield function
         for _, value in named_in(function):
             to_see.extend(functions_of(value))
-
-
-@functools.lru_cache(maxsize=4096)
-def is_the_users(name: str) -> bool:
-    """Whether a file of code is not Python's, an installed package's, or this library's."""
-    if name.startswith(("<frozen", _STDLIB, *_OURS)):
-        return False
-    return not any(folder in name for folder in _INSTALLED)
 
 
 def functions_of(value: Any) -> Iterator[FunctionType]:

@@ -21,7 +21,7 @@ from types import AsyncGeneratorType, GeneratorType, MemberDescriptorType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from recovery.agent_code.code_digest import is_the_users
+from recovery.journal.user_code import is_the_users
 
 ELEMENTS_MAX, PARTS_MAX, DEPTH_MAX, INSIDE_MAX = 100, 50, 4, 100_000
 OPAQUE = object()  # stands for an element whose content is unknown

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from recovery.agent_code.code_digest import is_the_users
+from recovery.journal.user_code import is_the_users
 
 _logger = logging.getLogger("recovery")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from eventlog import WritableLog
 from recovery.agent.drivers import Drivers, refuse_generator
-from recovery.agent.shared_commits import commit_together
+from recovery.agent.shared_commits import GroupCommit
 from recovery.call_journal.begun_in_plain_code import begun
 from recovery.call_journal.finished_call import FinishedCall
 from recovery.call_journal.known_calls import Identity, KnownCall, KnownCalls
@@ -36,6 +36,7 @@ from recovery.declare.spec import ToolSpec
 from recovery.engine.call_in_progress import CallInProgress, Identified
 from recovery.engine.drive import drive, drive_async
 from recovery.engine.driver_effects import Commit, Effect, Sleep, WaitForTurn
+from recovery.engine.of_loop import of_loop
 from recovery.errors import RecoveryError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History
@@ -132,7 +133,7 @@ class JournalExecution(Drivers):
         return super()._perform_sync(effect)
 
     async def _commit(self) -> None:
-        await commit_together(self.commit)
+        await of_loop(GroupCommit).commit(self.commit)
 
     # -- calls
 

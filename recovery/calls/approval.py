@@ -18,6 +18,7 @@ from typing import Any
 from eventlog import Packed
 from eventlog.light_dataclass import light_dataclass
 from recovery.calls.waiting import wait
+from recovery.declare.parameters import form_of
 from recovery.declare.spec import ToolSpec
 from recovery.engine.call_in_progress import CallInProgress
 from recovery.engine.driver_effects import Commit, Effect, Perform, Sleep, Waiting
@@ -75,7 +76,8 @@ def approval_request(
     """The request of a new call; None if it needs no approval."""
     needed = spec.needs_approval
     if callable(needed):
-        needed = bool(needed(call_view(run, 0, event, given, (1, time.time_ns()))))
+        begun, form = (1, time.time_ns()), form_of(spec.function)
+        needed = bool(needed(call_view(run, 0, event, given, begun, form)))
     if not needed:
         return None
     limit = spec.approval_timeout_s

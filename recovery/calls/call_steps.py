@@ -22,6 +22,7 @@ from recovery.calls.in_doubt import recorded_inside, resolve_all
 from recovery.calls.intent import arguments_for_people, intent_of, record_intent
 from recovery.calls.serve_outcome import serve
 from recovery.calls.waiting import after_waits, is_due
+from recovery.declare.parameters import form_of
 from recovery.declare.scope import Scope
 from recovery.declare.spec import ToolSpec
 from recovery.engine.call_in_progress import CallInProgress, Identified
@@ -158,7 +159,8 @@ def resume_call(
     if spec.only_waits:  # until the time recorded first, whatever the code says now
         given = recorded.arguments or given
     attempt = recorded.attempts, recorded.time_ns
-    call = call_view(run, recorded.lsn, recorded.intent, given, attempt)
+    form = form_of(spec.function)
+    call = call_view(run, recorded.lsn, recorded.intent, given, attempt, form)
     outcome = yield from resume(run, spec, found, call)
     if outcome is None:
         if recorded.may_have_run:

@@ -11,6 +11,7 @@ from eventlog import Packed
 from recovery.agent_code.call_site import call_site
 from recovery.agent_code.closures import where_of
 from recovery.calls.approval import ApprovalRequest, approval_request
+from recovery.declare.parameters import form_of
 from recovery.declare.spec import ToolSpec, function_name
 from recovery.engine.call_in_progress import CallInProgress, Identified
 from recovery.engine.driver_effects import Commit, Effect
@@ -37,7 +38,8 @@ def record_intent(
     admit(run, "call", key.tool)
     # A side effect begins after a commit, which writes the intent too.
     lsn = run.record(event, hold=not made.spec.repeatable)
-    return call_view(run, lsn, event, made.shown, (1, time.time_ns())), asking
+    form = form_of(made.spec.function)
+    return call_view(run, lsn, event, made.shown, (1, time.time_ns()), form), asking
 
 
 def intent_of(

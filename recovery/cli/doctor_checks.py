@@ -225,7 +225,8 @@ def of_runs(store: FileStore, seen: Seen, on_store: Callable[[str], str]) -> Ite
         if seen.states[state]:
             yield Check("runs", level, f"{seen.states[state]:,} {state}", on_store("status"))
     if seen.need_a_person:
-        text = f"{count(seen.need_a_person, 'run')} in need of a person"
+        need = "needs" if seen.need_a_person == 1 else "need"
+        text = f"{count(seen.need_a_person, 'run')} {need} a person"
         yield Check("runs", "warning", text, on_store("status"))
     if seen.due:
         text = f"{count(seen.due, 'run')} that can be resumed"

@@ -87,7 +87,7 @@ class Commands:
         return [
             f"{self.resume()}   # with the code that made the record; it may be in another module",
             f"{self.of('accept', '--why TEXT')}   # the new code counts: it may make them again",
-            self.of("fork", f"NEW_ID --at {max(step - 1, 0)}"),
+            f"{self.of('fork', f'NEW_ID --at {max(step - 1, 0)}')}   # makes all later calls again",
             self.of("cancel"),
         ]
 
@@ -106,7 +106,7 @@ class Commands:
                 call = one.failed_call_key[:KEY_SHOWN] or one.failed_call
                 how = [
                     self.of("resolve", f"{call} --outcome JSON"),
-                    f"{self.of('resolve', f'{call} --fail TEXT')}   # once the agent catches it",
+                    f"{self.of('resolve', f'{call} --fail TEXT')}   # once it catches ToolError",
                 ]
                 denied = "ApprovalDeniedError" in one.why.partition(":")[0]
                 when = "it asks for approval again" if denied else "once the cause is mended"
@@ -118,6 +118,9 @@ class Commands:
                 todo = [self.logdump("verify"), self.logdump("repair")]
             case "unreadable" if one.needs_key:
                 todo = [self.show(one)]
+            case "unreadable" if one.damage:
+                gone = f"{self.of('rm', '--force')}   # if there is none: nothing resumes the run"
+                todo = [f"{self.logdump('verify')}   # then put its files back from a copy", gone]
             case "unreadable":
                 todo = [self.logdump("verify")]
             case "running":

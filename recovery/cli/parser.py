@@ -26,7 +26,7 @@ exit codes of all commands:
   64   wrong usage, or no terminal to ask at and no --yes
   66   no such store, run, log or file
   73   a process has the run
-  74   a file or standard output cannot be read or written
+  74   a file, a server or standard output cannot be read or written
   77   the key is missing or wrong
   130  interrupted
   141  the reader of the output has gone
@@ -49,7 +49,19 @@ NoPager = Annotated[
 ]
 
 
+# Words of other programs for commands of ours; those that are spelt alike are suggested by typer.
+_ELSEWHERE = {"list": "runs", "ls": "runs", "ps": "runs", "delete": "rm", "kill": "cancel"}
+_ELSEWHERE |= {"log": "dump", "logs": "dump", "cat": "dump", "check": "verify", "info": "show"}
+
+
 class _Commands(TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command; the error for one that is none names the one that is meant."""
+        meant = _ELSEWHERE.get(args[0]) if args else None
+        if meant in self.commands and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List them with their whole first sentence, which is otherwise cut."""
         named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -13,6 +14,7 @@ from recovery.cli.event_lines import call_text
 from recovery.cli.times import when
 from recovery.errors import CHOICES
 from recovery.inspect.states import BROKEN
+from recovery.journal.user_code import is_the_users
 from recovery.replay.error_counts import RunError
 from recovery.reports import OpenCall, PendingMessage, RunStatus
 from recovery.text import age, count, cut, duration, printable
@@ -41,6 +43,8 @@ LINE_MAX = 120
 SHOWN_MAX = 10  # messages in the inbox
 TRACEBACK_LINES = 12
 
+_FRAME = re.compile(r' *\|? *File "(.*)", line \d+')  # of a traceback
+
 Row = tuple[str, str, str]  # label, text, style
 
 
@@ -57,7 +61,7 @@ def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
     if one.packed_task is not None:
         yield "task", short(redaction.shown(readable(one.packed_task), "task"), VALUE_MAX), ""
     if one.traceback and not redaction.hides_any:
-        yield from _quoted("error", one.traceback.rstrip().split("\n")[-TRACEBACK_LINES:])
+        yield from _quoted("error", _ending(one.traceback))
     if one.last:
         said = HIDDEN if redaction.hides_any else cut(_last(one), VALUE_MAX)
         ago = f"{when(one.last)}, {age(now - one.last)} ago"
@@ -107,16 +111,23 @@ def _unwanted(one: RunStatus, sent: PendingMessage) -> str:
     """Why a message is pending that the run does not wait for now."""
     if sent.refused:
         return f"does not count: {sent.refused}"
-    names = dict.fromkeys(name for call in one.calls for name in call.signals)
     if sent.kind != "signal":
         return "too late"
-    if sent.about in names:
+    if other := waits_for_others(one, sent.about):
+        return f"no wait is for it, {other}"
+    if any(sent.about in call.signals for call in one.calls):
         return "too late for the present wait, kept for the next one"
-    if not names:
-        return "not asked for yet"
-    close = get_close_matches(sent.about, names, 1)
+    return "not asked for yet"
+
+
+def waits_for_others(one: RunStatus, name: str) -> str:
+    """The signals that a run waits for, if this one is not among them; else ""."""
+    names = dict.fromkeys(name for call in one.calls for name in call.signals)
+    if not names or name in names:
+        return ""
+    close = get_close_matches(name, names, 1)
     hint = f". Misspelt? It is close to {close[0]!r}" if close else ""
-    return f"no wait is for it, the run waits for {', '.join(map(repr, names))}{hint}"
+    return f"the run waits for {', '.join(map(repr, names))}{hint}"
 
 
 def labels(name: str) -> Iterator[str]:
@@ -151,7 +162,7 @@ def _error(one: RunStatus, error: RunError, now: float, redaction: Redaction) ->
         then = "recovered by its process"
     yield "", f"{then}; {count(error.total, 'error')} in all", ""
     if not error.is_past and not redaction.hides_any:
-        lines = error.traceback.rstrip().split("\n")[-TRACEBACK_LINES:]
+        lines = _ending(error.traceback)
         if one.diverged:  # what differs, and what is at stake
             lines = error.message.partition(CHOICES)[0].rstrip().split("\n")[1:]
         yield from _quoted("", lines)
@@ -165,6 +176,18 @@ def _failures(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]
         yield from _error(one, one.error, now, redaction)
     if one.quarantined:
         yield "workers", "leave it alone (quarantined); recovery resume resumes it", "bold red"
+
+
+def _ending(traceback: str) -> list[str]:
+    """The last lines of a traceback; where packages were called, from the user's last line on."""
+    lines = traceback.rstrip().split("\n")
+    places = [(i, one[1]) for i, line in enumerate(lines) if (one := _FRAME.match(line))]
+    last = max((i for i, file in places if is_the_users(file)), default=len(lines))
+    if last >= len(lines) - TRACEBACK_LINES:
+        return lines[-TRACEBACK_LINES:]
+    after = min(i for i, _ in places if i > last) if last < places[-1][0] else len(lines)
+    theirs = lines[last : min(after, last + TRACEBACK_LINES // 2)]
+    return [*theirs, "  ...", *lines[len(theirs) - TRACEBACK_LINES :]]
 
 
 def _quoted(label: str, lines: list[str]) -> Iterator[Row]:
@@ -250,11 +273,11 @@ def grid(found: Iterable[Row]) -> Table:
     return table
 
 
-def next_lines(shown: Sequence[Row], commands: Sequence[str]) -> Iterator[str]:
+def lines(shown: Sequence[Row], label: str, commands: Sequence[str]) -> Iterator[str]:
     """The commands as lines below the rows. They are not to be folded."""
     width = max(len(label) for label, *_ in shown) + 1
     for i, command in enumerate(commands):
-        yield f"{'' if i else 'next':<{width}}{printable(command)}"
+        yield f"{'' if i else label:<{width}}{printable(command)}"
 
 
 def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:

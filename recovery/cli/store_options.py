@@ -156,8 +156,8 @@ def open_store(
         encryption = encryption_from(key_file, reading=reading)
         try:
             return CheckpointStore(store_at(url, encryption=encryption))
-        except (ValueError, ImportError) as exc:
-            raise RecoveryError(str(exc)) from None
+        except ImportError as exc:
+            raise ValueError(str(exc)) from None
     store = file_store(where, key_file, reading=reading)
     if not make and not Path(store.root).is_dir():
         raise NotThereError(
@@ -215,7 +215,10 @@ def known(store: CheckpointStore, run: str) -> RunStatus:
     if found.needs_key:
         raise KeyFileError(f"run {run!r} cannot be read: {found.why}")
     if found.state == "unreadable":
-        raise RecoveryError(f"run {run!r} cannot be read: {found.why}")
+        raise RecoveryError(
+            f"run {run!r} cannot be read: {found.why}. Nothing was executed or written. "
+            f"What to do: recovery show {run}"
+        )
     return found
 
 
@@ -224,8 +227,8 @@ def _path(where: str) -> str:
         return where
     try:
         store = store_at(where)
-    except (ValueError, ImportError) as exc:
-        raise RecoveryError(str(exc)) from None
+    except ImportError as exc:
+        raise ValueError(str(exc)) from None
     if not isinstance(store, FileStore):
         raise RecoveryError(f"{store.address}: this command is about directories")
     return store.root

@@ -10,12 +10,14 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
+from pwd import getpwuid
 from typing import Any
 
 import typer
 
 from eventlog import LogError, LogLockedError
-from eventlog.errors import EncryptedLogError
+from eventlog.errors import EncryptedLogError, UnreachableError
 from recovery import RecoveryError
 from recovery.cli.console import Terminal
 from recovery.cli.exit_codes import (
@@ -29,8 +31,9 @@ from recovery.cli.exit_codes import (
     USAGE,
 )
 from recovery.cli.key_options import KeyFileError
-from recovery.cli.streams import discard, folded, where_of
+from recovery.cli.streams import FULL, discard, folded, where_of
 from recovery.cli.who import holder
+from recovery.journal.user_code import traceback_of
 from recovery.text import printable, printable_lines, quoted
 
 PIPE_WIDTH = 160
@@ -63,7 +66,7 @@ def ends_politely(of_log: int = FOUND, wrong_usage: type[Exception] = ValueError
         except (RecoveryError, LogError) as exc:
             raise complain(str(exc), code_of(exc, of_log)) from None
         except OSError as exc:
-            raise complain(because(exc), code_of(exc)) from None
+            raise complain(f"{because(exc)}{_remedy(exc)}", code_of(exc)) from None
         except (KeyboardInterrupt, typer.Abort):  # the latter during a question
             raise typer.Exit(INTERRUPTED) from None
 
@@ -76,13 +79,32 @@ def code_of(exc: Exception, of_log: int = FOUND) -> int:
     """The exit code for an error."""
     if isinstance(exc, NotThereError | FileNotFoundError):
         return NO_INPUT
-    return IO_ERROR if isinstance(exc, OSError) else of_log
+    return IO_ERROR if isinstance(exc, OSError | UnreachableError) else of_log
 
 
 def because(exc: OSError) -> str:
     """The operation that the system refused, and its file."""
     where = where_of(exc)
     return f"{where}{where and ': '}{exc.strerror or exc}"
+
+
+def _remedy(exc: OSError) -> str:
+    """What a person can do about it, as further sentences; "" if that is not known."""
+    if not isinstance(exc.filename, str):
+        return ""
+    if exc.errno in FULL:
+        how = " (recovery gc --older-than 30d --dry-run)" * (program.get() == "recovery")
+        what = "The disk is full. What was recorded is safe"
+        return f". {what}. Free some space{how}, then repeat the command"
+    if isinstance(exc, PermissionError):
+        for path in (Path(exc.filename), *Path(exc.filename).parents):
+            with suppress(OSError, KeyError):
+                owner, user = path.owner(), getpwuid(os.geteuid()).pw_name
+                return (
+                    f". {path} belongs to {owner}, and this is {user}. Repeat the command as "
+                    "a user who may, or name another store by --store"
+                ) * (owner != user)
+    return ""
 
 
 def _interrupt(*_: object) -> None:
@@ -102,7 +124,7 @@ def note(text: str) -> None:
 
 def their_own(exc: BaseException, what: str) -> typer.Exit:
     """Show an error of the user's code with its traceback, and ``what`` raised it; as above."""
-    typer.echo(quoted("".join(traceback.format_exception(exc))), err=True)
+    typer.echo(quoted(traceback_of(exc)), err=True)
     name = "".join(traceback.format_exception_only(exc)).splitlines()[-1]
     return complain(f"{what}: {quoted(name)}", FOUND)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from eventlog import Packed
@@ -10,7 +9,7 @@ from recovery.control.named_call import AnyCall, key_or_lsn
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
 from recovery.history.first_record import started_of
-from recovery.history.load import ended_by, load
+from recovery.history.load import Ended, ended_by, load
 from recovery.history.load_shallow import load_shallow, shallow_events
 from recovery.history.signed_resolutions import check_signed, kinds_signed, signature_of
 from recovery.history.subject_values import keys_in, sealed
@@ -22,7 +21,12 @@ from recovery.journal.submission import first_record_of, submission_of
 from recovery.option_checks import check_names
 from recovery.replay.call_view import recorded_call_view
 from recovery.replay.recorded_call import RecordedCall
-from recovery.stores.protocol import check_signal_name
+from recovery.stores.protocol import (
+    check_signal_name,
+    packed_message,
+    posted_lsn,
+    time_ns_of,
+)
 from recovery.text import shown_time
 from recovery.values.pack import pack
 
@@ -40,16 +44,41 @@ class Sender(TypedDict, total=False):
 
 def signal(
     store: Store, run_id: str, name: str, value: Any = None, **sender: Unpack[Sender]
-) -> None:
-    """See RunHandle.signal."""
+) -> bool:
+    """See RunHandle.signal. Whether it was sent now; False if it was before, under the same key."""
     check_names("signal", sender, Sender.__annotations__)
-    packed = pack(value, "value")
+    packed, key, sign = pack(value, "value"), sender.get("key", ""), sender.get("sign")
     body = {"name": check_signal_name(name), "value": packed, "who": sender.get("who", "")}
-    started = recipient_of(store, run_id, name, (SIGNAL, sender.get("sign")))
-    body[UID] = started.uid
+    started, ended = _beginning_and_end(store, run_id, name)
+    body[UID] = "" if started is None else started.uid
+    if key and _was_posted(store, run_id, body, (sign, packed), key):
+        return False
+    started = _can_read(run_id, name, started, ended)
+    check_signed(SIGNAL, started, approvers_of(store), sign)
     if keys := keys_in(started.subject):
         body["value"] = sealed(backend_of(store), run_id, packed, keys)
-    post(store, run_id, SIGNAL, body, (sender.get("sign"), packed), sender.get("key", ""))
+    post(store, run_id, SIGNAL, body, (sign, packed), key)
+    return True
+
+
+def _was_posted(
+    store: Store,
+    run_id: str,
+    body: dict[str, Any],
+    signed: tuple[Sign | None, Packed],
+    key: str,
+) -> bool:
+    """Whether the inbox has this signal, durably; also that of a run that has ended since."""
+    inbox = backend_of(store).inbox(run_id)
+    if inbox is None:
+        return False
+    sign, packed = signed
+    if sign is not None:
+        body = body | {CONTENT: _content_of(packed)}
+    parts = packed_message(body, key)
+    with inbox:
+        lsn = posted_lsn(inbox.records(on_damage=lambda damage: None), (SIGNAL, parts), key)
+        return 0 < lsn <= inbox.durable_lsn()
 
 
 def recipient_of(
@@ -60,6 +89,15 @@ def recipient_of(
     RecoveryError when no process will ever read a message to it, or it would not count: a message
     of this kind, so ``signed``.
     """
+    started = _can_read(run_id, what, *_beginning_and_end(store, run_id, what))
+    if signed is not None:
+        check_signed(signed[0], started, approvers_of(store), signed[1])
+    return started
+
+
+def _beginning_and_end(
+    store: Store, run_id: str, what: str
+) -> tuple[RunStarted | None, Ended | None]:
     with reader_of(store, run_id, f": {what} was not sent") as reader:
         # A run that has ended takes no checkpoint, so all decisions are after the last one.
         start = reader.tail().snapshot or 1
@@ -67,6 +105,12 @@ def recipient_of(
         started = started_of(reader, decode_shallow)
         if started is None and (submission := submission_of(reader, run_id)) and submission.uid:
             started = first_record_of(submission, kinds_signed(approvers_of(store)))
+    return started, ended
+
+
+def _can_read(
+    run_id: str, what: str, started: RunStarted | None, ended: Ended | None
+) -> RunStarted:
     if ended is not None:
         state = ended.kind.removeprefix("run_")
         raise RecoveryError(f"run {run_id!r} has ended ({state}): {what} was not sent")
@@ -75,8 +119,6 @@ def recipient_of(
             f"the log of run {run_id!r} does not say how the run began (no agent has begun it, or "
             f"the record is lost), so nothing can be sent to it: {what} was not sent"
         )
-    if signed is not None:
-        check_signed(signed[0], started, approvers_of(store), signed[1])
     return started
 
 
@@ -86,7 +128,7 @@ def pending(store: Store, run_id: str) -> list[Call]:
         history = load(reader, run_id, approvers_of(store))
     if history.started is None or history.ended is not None:
         return []
-    now = time.time()
+    now = time_ns_of(backend_of(store)) / 1e9
     return [
         recorded_call_view(history, call)
         for call in history.replay.undecided()
@@ -140,7 +182,7 @@ def _decide(
         f"too late: {asked} of run {run_id!r} could be decided until {shown_time(until)} "
         "(approval_timeout_s). The run denies it when it is run again."
     )
-    if time.time() > until:
+    if time_ns_of(backend_of(store)) / 1e9 > until:
         raise RecoveryError(f"{expired} Nothing was sent.")
     said |= {"call": asked.lsn, "of": asked.idempotency_key, UID: started.uid}
     lsn = post(store, run_id, DECISION, said, (sign, recorded.intent.args))
@@ -182,18 +224,16 @@ def post(
     backend = backend_of(store)
     if sign is None:
         return backend.post(run_id, kind, body, key)
-    from recovery.journal.signed_statement import content_of  # noqa: PLC0415 - only where something is signed
-
     said = Message(
         0,
-        time.time_ns(),
+        time_ns_of(backend),
         kind,
         str(body.get("of", body.get("name", ""))),
         body["who"],
         body.get("why", ""),
         body.get("approved", False),
         body[UID],
-        content="" if packed is None else content_of(packed),
+        content="" if packed is None else _content_of(packed),
     )
     if inbox := backend.inbox(run_id):
         with inbox:  # under the lock, so that the last message is the one signed last
@@ -201,6 +241,12 @@ def post(
     signature = signature_of(said.statement, sign, approvers_of(store))
     body |= {CONTENT: said.content, SIGNATURE: signature}
     return backend.post(run_id, kind, body, key, said.time_ns)
+
+
+def _content_of(packed: Packed) -> str:
+    from recovery.journal.signed_statement import content_of  # noqa: PLC0415 - only where something is signed
+
+    return content_of(packed)
 
 
 def _asking(store: Store, run_id: str) -> tuple[RunStarted | None, list[tuple[Call, RecordedCall]]]:

@@ -13,7 +13,6 @@ from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from recovery.agent_code.code_digest import is_the_users
 from recovery.agent_code.object_contents import (
     Part,
     Path,
@@ -22,6 +21,7 @@ from recovery.agent_code.object_contents import (
     ids_inside,
     is_instance,
 )
+from recovery.journal.user_code import is_the_users
 
 if TYPE_CHECKING:
     from recovery.engine.execution_base import ExecutionBase

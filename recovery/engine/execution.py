@@ -249,7 +249,8 @@ class Execution(ExecutionBase):
         return 0, ""
 
     def finish(self, result: Any) -> RunFinished:
-        """Record that the agent returned ``result``; durable when this returns."""
+        """Record that the agent returned ``result``; durable by the next commit. No action of tasks
+        that it left running is recorded after that."""
         with self.mutex:
             # A gather may have turned the exception that stops the agent into a result.
             self.current_scope().check()
@@ -262,7 +263,7 @@ class Execution(ExecutionBase):
             packed = pack(result.value if marked else result, "result")
             event = RunFinished(packed, self._history.step, self.recovery_count)
             self.record(replace(event, result=result.of(packed)) if marked else event)
-            self.write_or_stop(self.log.commit)
+            self._closed = True
             return replace(event, result=unpack(packed))
 
     def cancel(self, error: Exception) -> None:

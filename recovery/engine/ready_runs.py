@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextvars import Context
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 from recovery.declare.scope import current_scope
 
 # Callbacks that are looked at each time; when there are more, they are noted.
-LOOKED_AT_MAX = 32
+LOOKED_AT_MAX = 8
 _ANY = 0  # in place of a run: a callback without a context may be of any run
 
 
@@ -90,14 +90,3 @@ class ReadyRuns:
 
 def _mark() -> None:
     """Is called by the loop when the marker is taken."""
-
-
-_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, ReadyRuns] = WeakKeyDictionary()
-
-
-def ready_runs_of(loop: asyncio.AbstractEventLoop) -> ReadyRuns:
-    """The one of this loop."""
-    found = _of_loops.get(loop)
-    if found is None:
-        found = _of_loops[loop] = ReadyRuns(loop)
-    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -81,10 +80,15 @@ class OpenCall:
 
 
 def open_calls(
-    replay: Replay, owners: Owners, started: RunStarted | None, ended: Ended | None, alive: bool
+    replay: Replay,
+    owners: Owners,
+    started: RunStarted | None,
+    ended: Ended | None,
+    alive: bool,
+    now: float,
 ) -> Iterator[OpenCall]:
     """The calls without an outcome, in the order of the log; of a run that has ended, the side
-    effects in doubt."""
+    effects in doubt. ``now``: by the store's clock (seconds since 1970)."""
     over = ended is not None and not isinstance(ended, RunUndone)
     cancelled = isinstance(ended, RunCancelled)
     doubt = {call.lsn for call in replay.in_doubt()}
@@ -100,7 +104,7 @@ def open_calls(
         elif call.lsn in doubt:
             state = "under way" if alive else "in doubt"
         then = "nothing: the run is cancelled" if cancelled else ""
-        shown = _open_call(call, state, started, then)
+        shown = _open_call(call, state, started, then, now)
         there = owners.executing(call) if call.in_doubt else None
         if there is not None:
             shown = replace(shown, elsewhere=str(there), elsewhere_until=there.until)
@@ -108,11 +112,11 @@ def open_calls(
 
 
 def _open_call(
-    call: RecordedCall, state: CallState, started: RunStarted | None, then: str
+    call: RecordedCall, state: CallState, started: RunStarted | None, then: str, now: float
 ) -> OpenCall:
     intent = call.intent
     uid = started.uid if started is not None else ""
-    expired = state == "asks" and call.asks_until < time.time()
+    expired = state == "asks" and call.asks_until < now
     then = (
         then
         or {

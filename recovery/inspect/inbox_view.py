@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from eventlog import Damage, Packed, ReadableLog
 from eventlog.errors import EncryptedLogError
 from recovery.errors import UnreadableValueError
-from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
-from recovery.history.load_shallow import ShallowHistory, load_shallow
+from recovery.history.load_shallow import ShallowHistory
 from recovery.inspect.inbox_check import inbox_damage, lost_inbox
 from recovery.journal.inbox_messages import (
     CANCEL,
@@ -55,20 +54,10 @@ class PendingMessage:
     refused: str = ""
 
 
-def pending_messages(store: Store, run_id: str) -> list[PendingMessage]:
-    """The messages that a run has not read, in the order sent; none for one that has ended.
-
-    Takes no lock and needs no types. RecoveryError when there is no such run.
-    """
-    with reader_of(store, run_id) as reader:
-        approvers = approvers_of(store)
-        return unread(backend_of(store).inbox, load_shallow(reader, run_id, approvers), approvers)
-
-
 def unread(
     open_inbox: OpenInbox, run: ShallowHistory, approvers: Approvers | None = None
 ) -> list[PendingMessage]:
-    """The pending messages of a run whose state was read before."""
+    """The messages that a run has not read, in the order sent; none for one that has ended."""
     if run.ended is not None:
         return []
     inbox = open_inbox(run.run_id)

@@ -13,14 +13,20 @@ from recovery.history.find_run import Store, approvers_of, backend_of
 from recovery.inspect.calls_without_outcome import OpenCall
 from recovery.inspect.inbox_view import PendingMessage
 from recovery.inspect.listing_file import ENTRY_MAX, ListingFile, files_of, release
-from recovery.inspect.status import PAGE, RunStatus, StatusRead, read_status
+from recovery.inspect.status import RunStatus, StatusRead, read_status
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import ParentRun
 from recovery.journal.usage import Usage
 from recovery.replay.error_counts import RunError
 from recovery.replay.progress import Progress
 from recovery.stores.file import FileStore
-from recovery.stores.protocol import ReadsManyRuns, RunQueue, RunStore
+from recovery.stores.protocol import (
+    ReadsManyRuns,
+    RunQueue,
+    RunStore,
+    clock_ahead_s,
+    in_pages,
+)
 
 if TYPE_CHECKING:
     from recovery.approvers import Approvers
@@ -44,8 +50,8 @@ def listed(
     run_ids = _run_ids(backend, _DUE if due and states is None else states)
     if isinstance(backend, ReadsManyRuns):
         keeps = approvers is None and backend.encryption is None
-        for first in range(0, len(run_ids), PAGE):
-            yield from _page(backend, run_ids[first : first + PAGE], approvers, keeps)
+        for page in in_pages(run_ids):
+            yield from _page(backend, page, approvers, keeps)
         return
     known = None
     if isinstance(backend, FileStore) and approvers is None:
@@ -77,10 +83,11 @@ def _page(
     known = {run_id: one.content for run_id, one in kept.items() if one.kept_version == now[run_id]}
     left = [run_id for run_id in run_ids if run_id not in known]
     source = backend.loaded(left) if left else None
+    ahead_s = clock_ahead_s(backend)
     new: dict[str, tuple[str, str]] = {}
     for run_id in run_ids:
         if run_id in known:
-            yield _decoded(run_id, json.loads(known[run_id]))
+            yield _decoded(run_id, json.loads(known[run_id]) | {"clock_ahead_s": ahead_s})
             continue
         assert source is not None
         found = read_status(source, run_id, approvers)
@@ -120,7 +127,7 @@ def _encoded(one: RunStatus) -> str:
     content = {}
     for each in fields(one):
         value = getattr(one, each.name)
-        if each.name != "run_id" and value != each.default:
+        if each.name != "run_id" and each.compare and value != each.default:
             content[each.name] = _plain(value)
     return json.dumps(content, separators=(",", ":"))
 

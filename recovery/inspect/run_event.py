@@ -26,7 +26,7 @@ from recovery.journal.events import (
 )
 from recovery.journal.keys import outer_call, step_of
 from recovery.replay.progress import CallMade, Progress, ProgressTally
-from recovery.text import shorten
+from recovery.text import count, shorten
 from recovery.values.backrefs import (
     CompositeMessage,
     Fetch,
@@ -326,7 +326,7 @@ def _text(event: RunEvent, body: dict[str, Any]) -> str:
         "dropped": lambda: (
             f"the code has drifted: {body['drift']}"
             if body["drift"]
-            else f"divergence accepted: {len(body['records'])} records are expected no more"
+            else f"divergence accepted: {count(len(body['records']), 'record')} expected no more"
         ),
         "run_finished": lambda: f"finished: {_short(body['result'])}",
         "run_failed": lambda: f"failed: {event.error}",

@@ -36,7 +36,7 @@ from recovery.replay.error_counts import ErrorTally, RunError, has_diverged
 from recovery.replay.matching import Replay
 from recovery.replay.owners import Owners
 from recovery.replay.progress import Progress, ProgressTally
-from recovery.stores.protocol import ReadsManyRuns, ReadsRuns
+from recovery.stores.protocol import ReadsManyRuns, ReadsRuns, clock_ahead_s, in_pages
 from recovery.values.pack import pack, unpack
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 Kind = Literal["agent", "conversation", "journal", "checkpoints"]
 # As many processes that die at the same place are a crash loop.
 CRASHES_MIN = 3
-PAGE = 64  # runs that a server is asked for at once
 
 _KINDS: dict[Packed, Kind] = {
     pack(CONVERSATION, "task"): "conversation",
@@ -98,7 +97,8 @@ class RunStatus:
     ``module:name`` of the RecoverableAgent, or of the dict or list with it, that begins the run
     with its options; "" if it has no such name. Both are for people: import nothing by them.
     ``needs_key``: whether it is unreadable because it is encrypted, and its key was not given.
-    ``priority`` and ``limit_key``: as of the submission.
+    ``priority`` and ``limit_key``: as of the submission. ``clock_ahead_s``: by how much the store's
+    clock, which decides when a wait is over, was ahead of this machine's when this was read.
     """
 
     run_id: str
@@ -138,17 +138,19 @@ class RunStatus:
     priority: int = 0
     limit_key: str = ""
     packed_task: Packed | None = field(default=None, repr=False)
+    clock_ahead_s: float = field(default=0.0, repr=False, compare=False)
 
     @property
     def due(self) -> bool:
         """Whether it would continue if it were resumed now: it was interrupted, the time that it
-        waits for has come, or the message that it waits for was sent. Not if it would park for a
-        call in doubt."""
+        waits for has come by the store's clock, or the message that it waits for was sent. Not if
+        it would park for a call in doubt."""
         if self._to_resolve:
             return False
+        has_come = self.wake_at is not None and self.wake_at <= time.time() + self.clock_ahead_s
         if self.state == "submitted":
-            return self.wake_at is None or self.wake_at <= time.time()
-        if self.wake_at is not None and self.wake_at <= time.time():
+            return self.wake_at is None or has_come
+        if has_come:
             return True
         sent = any(message.wanted for message in self.unread)
         return self.state == "interrupted" or (self.state in ("waiting", "parked") and sent)
@@ -162,9 +164,11 @@ class RunStatus:
         if self.crashes < crashes_min:
             return ""
         calls = ", ".join(call.name for call in self.calls if call.state != "waits")
-        where = f"step {self.progress.step}" + (f", in {calls}" if calls else "")
+        step = self.progress.step
+        is_between = 0 < step == self.checkpoint_step and not calls
+        where = f"after step {step}" if is_between else f"in step {step}"
         died = "1 process" if self.crashes == 1 else f"{self.crashes} processes in a row"
-        return f"{died} died in {where}"
+        return f"{died} died {where}{calls and ', in '}{calls}"
 
     @property
     def _of_code(self) -> str:
@@ -176,8 +180,11 @@ class RunStatus:
     def _divergence(self) -> Iterator[str]:
         if self.diverged:
             said = self.error.message if self.error is not None else ""
+            call = re.search(r"^ *recorded \(LSN (\d+)\): (\w+)", said, re.MULTILINE)
             what = re.search("^ *different: (.*)$", said, re.MULTILINE)
-            yield "its code does not do what is recorded" + (f": {what[1]}" if what else "")
+            named = f" of {call[2]}#{call[1]}" if call else ""
+            more = f": {what[1]}" if what else ""
+            yield f"its code does not do what is recorded{named}{more}"
 
     @property
     def _to_resolve(self) -> list[OpenCall]:
@@ -251,8 +258,9 @@ class RunStatus:
 
 def status(store: Store, run_id: str) -> RunStatus:
     """See RunHandle.status."""
+    backend = backend_of(store)
     with reader_of(store, run_id) as reader:
-        return status_of(reader, run_id, backend_of(store).inbox, approvers_of(store))
+        return _status_of(reader, run_id, backend.inbox, approvers_of(store), backend).status
 
 
 def runs(store: Store) -> Iterator[RunStatus]:
@@ -269,8 +277,7 @@ def pages(backend: RunStore, run_ids: Sequence[str]) -> Iterator[tuple[Sequence[
     if not isinstance(backend, ReadsManyRuns):
         yield run_ids, backend
         return
-    for first in range(0, len(run_ids), PAGE):
-        page = run_ids[first : first + PAGE]
+    for page in in_pages(run_ids):
         yield page, backend.loaded(page)
 
 
@@ -288,7 +295,7 @@ def read_status(backend: ReadsRuns, run_id: str, approvers: Approvers | None) ->
         if reader is None:
             return None
         with reader:
-            return _status_of(reader, run_id, backend.inbox, approvers)
+            return _status_of(reader, run_id, backend.inbox, approvers, backend)
     except (LogError, OSError, RecoveryError) as exc:
         needs_key = isinstance(exc, EncryptedLogError)
         return StatusRead(RunStatus(run_id, "unreadable", str(exc), needs_key=needs_key))
@@ -301,15 +308,19 @@ def status_of(
     approvers: Approvers | None = None,
 ) -> RunStatus:
     """The status by an open log; ``inbox`` opens the inbox of a run."""
-    return _status_of(reader, run_id, inbox, approvers).status
+    return _status_of(reader, run_id, inbox, approvers, reader).status
 
 
 def _status_of(
-    reader: ReadableLog, run_id: str, inbox: OpenInbox | None, approvers: Approvers | None
+    reader: ReadableLog,
+    run_id: str,
+    inbox: OpenInbox | None,
+    approvers: Approvers | None,
+    clock: object,
 ) -> StatusRead:
     tail, owner = reader.tail(), reader.owner()
     known: dict[str, Any] = {"owner": owner, "torn": tail.torn_size, "damage": tail.damaged}
-    known["last_lsn"] = tail.next_lsn - 1
+    known |= {"last_lsn": tail.next_lsn - 1, "clock_ahead_s": clock_ahead_s(clock)}
     try:
         read = _read(reader, run_id, approvers)
         if read.is_empty and tail.next_lsn > 1 and read.submission is None:
@@ -321,7 +332,7 @@ def _status_of(
     known["damage"] = tuple(read.damage)
     alive = owner is not None and owner.alive
     _note_former(read, reader, tail.next_lsn, alive)
-    calls = tuple(open_calls(read.replay, read.owners, read.started, read.ended, alive))
+    calls = _open_calls(read, alive, time.time() + known["clock_ahead_s"])
     failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
     last_event, may_be_kept = _last_event_text(reader, run_id, read)
@@ -358,11 +369,18 @@ def _status_of(
         **known,
         **_queued(read),
     )
-    # An approval comes too late by the clock.
+    changes = alive or inbox_damage or read.damage or _changes_by_itself(read, calls)
+    return StatusRead(status, may_be_kept and not changes)
+
+
+def _open_calls(read: _Read, alive: bool, now: float) -> tuple[OpenCall, ...]:
+    return tuple(open_calls(read.replay, read.owners, read.started, read.ended, alive, now))
+
+
+def _changes_by_itself(read: _Read, calls: Sequence[OpenCall]) -> bool:
+    """Whether an approval comes too late by the clock, or another process may end meanwhile."""
     bounded = any(call.asks_until < math.inf for call in read.replay.undecided())
-    there = any(call.elsewhere for call in calls)  # until that process has ended
-    lasts = may_be_kept and not (alive or bounded or inbox_damage or read.damage or there)
-    return StatusRead(status, lasts)
+    return bounded or any(call.elsewhere for call in calls)
 
 
 def _queued(read: _Read) -> dict[str, Any]:

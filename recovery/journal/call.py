@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from recovery.text import SEALED_TEXT, shorten
 from recovery.values.sealed import KeyIds
@@ -39,12 +39,21 @@ class Resolution:
         return cls("unknown")
 
 
+class Parameters(Protocol):
+    """The parameters of a tool: see declare.parameters.Form."""
+
+    defaults: dict[str, Any]
+
+    def arguments(self, given: Arguments) -> dict[str, Any] | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call as its tool, a reconcile hook or an operator sees it.
 
     ``idempotency_key`` is the same for every attempt; ``attempt`` counts from 1; ``lsn``: of the
-    intent; ``started_ns``: when it was first intended (wall clock, ns). ``subject``: the ids of the
+    intent; ``started_ns``: when it was first intended (wall clock, ns). ``args`` and ``kwargs``: as
+    recorded, by position where that is possible (see ``arguments``). ``subject``: the ids of the
     keys of the subject that it belongs to; ``str()`` shows no arguments then.
 
     ``fence``: the number of the run's present owner, which grows with each owner. A service that
@@ -64,6 +73,17 @@ class Call:
     started_ns: int
     fence: int = 0
     subject: KeyIds = ()
+    form: Parameters | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by parameter, however the agent passed them, with the defaults. In a
+        process that only reads the run: ``kwargs`` alone, for the log names no parameters."""
+        if self.form is None:
+            return dict(self.kwargs)
+        kwargs = {name: value for name, value in self.kwargs.items() if name != "self"}
+        found = self.form.arguments((self.args, kwargs))
+        return self.kwargs if found is None else {**self.form.defaults, **self.kwargs, **found}
 
     @property
     def headers(self) -> dict[str, str]:

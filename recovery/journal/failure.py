@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from types import MemberDescriptorType, TracebackType
+from types import MemberDescriptorType
 from typing import Any
 
 from eventlog import Packed, RefusedValueError
 from eventlog.format.record import kind_name
 from recovery.journal.events import CallFailed
 from recovery.journal.redaction import NO_SECRETS, Secrets
+from recovery.journal.user_code import traceback_of
 from recovery.values.pack import pack, pack_list, pack_map
 from recovery.values.type_names import type_name
 
@@ -28,14 +28,9 @@ def failure(
     call: int,
     exc: Exception,
     secrets: Secrets = NO_SECRETS,
-    shown: TracebackType | None = None,
 ) -> CallFailed:
-    """The event for an exception, without secrets of the run in its texts.
-
-    ``shown``: the part of its traceback that is recorded; None for all of it.
-    """
-    where = exc.__traceback__ if shown is None else shown
-    text = secrets.scrub("".join(traceback.format_exception(type(exc), exc, where)))
+    """The event for an exception, without secrets of the run in its texts."""
+    text = secrets.scrub(traceback_of(exc))
     if len(text) > TEXT_SIZE_MAX:  # the beginning says where it was raised, the end what it says
         half = TEXT_SIZE_MAX // 2 - 5
         text = f"{text[:half]} ... {text[-half:]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from recovery.journal.call import Arguments, Call
+from recovery.journal.call import Arguments, Call, Parameters
 from recovery.journal.events import CallFailed, CallIntended, CallResolved, CallReturned
 from recovery.replay.recorded_call import RecordedCall
 from recovery.text import SEALED_TEXT, shorten
@@ -50,8 +50,10 @@ def call_view(
     intent: CallIntended,
     given: Arguments,
     attempt: tuple[int, int],
+    form: Parameters | None = None,
 ) -> Call:
-    """The public view of a call. ``attempt``: its number, and the time at which it began."""
+    """The public view of a call. ``attempt``: its number, and the time at which it began;
+    ``form``: of its function."""
     number, started_ns = attempt
     return Call(
         run.run_id,
@@ -65,6 +67,7 @@ def call_view(
         started_ns,
         run.fence,
         intent.subject.keys if isinstance(intent.subject, Subjects) else (),
+        form,
     )
 
 
@@ -80,4 +83,5 @@ def call_text(recorded: RecordedCall) -> str:
     shown = f"arguments of {recorded.intent.size} bytes" if args is None else shorten(args)
     if recorded.intent.subject is not None:
         shown = SEALED_TEXT
-    return f"{recorded.key}: {shown}, {'with an outcome' if recorded.has_outcome else 'in doubt'}"
+    state = "asking for approval" if recorded.lacks_approval else "in doubt"
+    return f"{recorded.key}: {shown}, {'with an outcome' if recorded.has_outcome else state}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -20,6 +20,7 @@ from recovery.values.pack import pack
 RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,127}")
 
 SIGNAL_NAME_MAX = 200  # it is part of small records
+PAGE = 64  # runs that a server is asked for at once
 INBOX = "inbox"  # the log of messages to the run, beside the run's log
 
 
@@ -251,6 +252,16 @@ def time_ns_of(backend: object) -> int:
     """Now, by the clock that stamps the records of a store, if it has one of its own; in ns."""
     clock: Callable[[], int] = getattr(backend, "time_ns", time.time_ns)
     return clock()
+
+
+def clock_ahead_s(clock: object) -> float:
+    """By how much the clock of a store, or of a reader of its logs, is ahead of this machine's."""
+    return time_ns_of(clock) / 1e9 - time.time()
+
+
+def in_pages(run_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """As many runs at a time as a server is asked for at once."""
+    return (run_ids[first : first + PAGE] for first in range(0, len(run_ids), PAGE))
 
 
 def check_run_id(run_id: str) -> str:

@@ -45,7 +45,7 @@ class WorkerMetrics(Collector):
             ended.add_metric(labels, number)
         yield ended
         yield CounterMetricFamily(
-            "eventlog_worker_store_errors", "Looks at the queue that failed", stats.store_errors
+            "eventlog_worker_store_errors", "Outages, and looks that failed", stats.store_errors
         )
 
 
@@ -74,11 +74,11 @@ def serve(worker: Worker, host: str, port: int) -> WSGIServer:
                 return list(metrics(environ, start))
             case "/healthz":
                 stats = worker.stats
-                is_well = (
-                    stats.looked_s < STALE_S or len(stats.running) >= worker.settings.concurrency
-                )
+                is_well = stats.looked_s < STALE_S
                 start("200 OK" if is_well else "503 Service Unavailable", [_JSON])
-                said = {"running": stats.running, "quarantined": dict(stats.quarantined)}
+                said: dict[str, Any] = {"running": stats.running}
+                said |= {"quarantined": dict(stats.quarantined)}
+                said |= {"store_away_s": int(stats.away_s)}
                 return [json.dumps({"ok": is_well, "due": stats.due, **said}).encode()]
             case _:
                 start("404 Not Found", [("Content-Type", "text/plain")])

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 from eventlog import LogError, LogLockedError
-from eventlog.errors import FencedError
+from eventlog.errors import FencedError, UnreachableError
 from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent.recoverable import RecoverableAgent
 from recovery.agent.stop_signals import handled
@@ -28,12 +28,15 @@ from recovery.engine.resuming import RECORDED
 from recovery.errors import (
     InDoubtError,
     ParkedError,
+    RecoveryError,
     RunCancelledError,
     RunFailedError,
     RunUndoneError,
     StoppedError,
 )
+from recovery.inspect.states import BROKEN
 from recovery.inspect.status import status
+from recovery.journal.user_code import traceback_of
 from recovery.stores.protocol import RunEntry, RunQueue
 from recovery.text import count, quoted, store_option
 from recovery.worker.admission import Admission, Limits, NotNowError
@@ -43,6 +46,7 @@ from recovery.worker.settings import WorkerOptions, WorkerSettings
 _logger = logging.getLogger("recovery.worker")  # shown by default, unlike what runs log
 
 LOOK_MAX_S = 60.0  # between two looks at the queue, where nothing wakes the worker
+LOOK_FULL_S = 5.0  # between two looks at how much is due, without room for more
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 300.0  # before a run whose agent raised an error is resumed again
 CHOSEN_MAX = 1000  # due runs that one look reads
 ENDED = (RunFailedError, RunCancelledError, RunUndoneError)
@@ -53,11 +57,13 @@ class WorkerStats:
     """What a worker does, and has done since it began.
 
     ``running``: the runs that it executes now. ``ended``: how many executions ended in which way,
-    by agent and outcome. Outcomes are "finished", "failed" (an end without a result), "parked", "in
-    doubt", "stopped", "taken over" (by another process), "error" (the agent raised).
+    by agent and outcome: "finished", "failed" (an end without a result), "parked", "in doubt",
+    "stopped". Or "taken over" (by another process), "unreachable" (the store was), "error" (the
+    agent raised).
     ``quarantined``: the runs that it leaves to a person, each with the reason. ``looked_s``:
-    seconds since it last read the queue. ``due``: the runs that it found there. ``store_errors``:
-    how often the store could not be read.
+    seconds since it last read the queue. ``due``: the runs that it found there, up to 1,000, those
+    that it has no room for among them. ``store_errors``: outages of the store, and looks that
+    failed. ``away_s``: for how long the store has not answered; 0.0: it does.
     """
 
     running: tuple[str, ...] = ()
@@ -66,6 +72,7 @@ class WorkerStats:
     looked_s: float = 0.0
     due: int = 0
     store_errors: int = 0
+    away_s: float = 0.0
 
 
 class Worker:
@@ -121,7 +128,8 @@ class Worker:
         self._seen: set[str] = set()  # quarantined runs that were tried again
         self._pauses: dict[str, tuple[float, float]] = {}  # until when, and how long
         self._strangers: set[str] = set()  # agents that other workers are for
-        self._told = -LOOK_MAX_S
+        self._broken: set[str] = set()  # runs whose log cannot be read
+        self._told = self._warned = -LOOK_MAX_S
         self._looked = time.monotonic()
         self._due = self._store_errors = 0
         self._stopping = threading.Event()
@@ -137,7 +145,8 @@ class Worker:
             {run_id: why for run_id, (_, why) in list(self._quarantined.items())},
             time.monotonic() - self._looked,
             self._due,
-            self._store_errors,
+            self._store_errors + getattr(self._queue, "outages", 0),
+            getattr(self._queue, "away_s", 0.0),
         )
 
     def stop(self, why: str = "its worker was stopped") -> None:
@@ -210,24 +219,34 @@ class Worker:
     def _pause_s(self) -> float:
         """Until the next look: a run whose agent raised may be due before the queue says so."""
         now = time.monotonic()
-        return min([LOOK_MAX_S, *(until - now for until, _ in self._pauses.values())])
+        longest_s = LOOK_MAX_S if self._room else LOOK_FULL_S
+        return min([longest_s, *(until - now for until, _ in self._pauses.values())])
+
+    @property
+    def _room(self) -> int:
+        return self.settings.concurrency - len(self._running)
 
     async def _look(self) -> int:
         """Begin what is due, as far as there is room; how many due runs it does not leave alone."""
-        room = self.settings.concurrency - len(self._running)
-        if room <= 0:
+        room = self._room
+        if not room and time.monotonic() < self._looked + LOOK_FULL_S:
             return 1
         try:
             due = await asyncio.to_thread(
                 self._queue.find, due=True, agents=tuple(self._names), limit=CHOSEN_MAX
             )
             full = await asyncio.to_thread(self._admission.full)
+            if not due:
+                await asyncio.to_thread(self._tell_of_strangers)
         except (LogError, OSError) as exc:
-            self._store_errors += 1
-            _logger.warning("worker: the store could not be read: %s", quoted(str(exc)))
+            outages = self.stats.store_errors - self._store_errors
+            if not (outages and isinstance(exc, UnreachableError)):  # else the store has told
+                self._store_errors += 1
+                if time.monotonic() >= self._warned + LOOK_MAX_S:
+                    self._warned = time.monotonic()
+                    text = "worker: the store could not be read, and is tried again: %s"
+                    _logger.warning(text, quoted(str(exc)))
             return 1
-        if not due:
-            await asyncio.to_thread(self._tell_of_strangers)
         self._looked, self._due = time.monotonic(), len(due)
         self._forget(due)
         begun = 0
@@ -243,12 +262,24 @@ class Worker:
         return sum(entry.run_id not in self._quarantined for entry in due)
 
     def _tell_of_strangers(self) -> None:
-        """Warn, once for each, of agents that runs were submitted for and this worker lacks."""
+        """Warn, once for each, of agents that runs were submitted for and this worker lacks, and of
+        runs whose log cannot be read."""
         if time.monotonic() < self._told + LOOK_MAX_S:
             return
+        found = self._queue.find(states=("submitted", *BROKEN), limit=CHOSEN_MAX)
         self._told = time.monotonic()
-        for entry in self._queue.find(states=("submitted",), limit=CHOSEN_MAX):
-            if entry.agent not in self._names and entry.agent not in self._strangers:
+        for entry in found:
+            if entry.state in BROKEN:
+                if entry.agent in ("", *self._names) and entry.run_id not in self._broken:
+                    self._broken.add(entry.run_id)
+                    _logger.error(
+                        "run %s is %s, and left alone. See `recovery show %s%s`",
+                        entry.run_id,
+                        entry.state,
+                        entry.run_id,
+                        store_option(self.store.backend),
+                    )
+            elif entry.agent not in self._names and entry.agent not in self._strangers:
                 self._strangers.add(entry.agent)
                 _logger.warning(
                     "run %s waits for agent %s, which this worker does not have (it has %s)",
@@ -287,10 +318,9 @@ class Worker:
         run_id, agent = entry.run_id, self.agents[entry.agent]
         if await self._quarantine(entry):
             return
-        outcome = "error"
+        outcome = "finished"
         try:
             await agent.run_session(RECORDED, self._admission.session(entry))
-            outcome = "finished"
             _logger.info("run %s: finished", run_id)
         except (LogLockedError, NotNowError) as exc:  # another worker has it, or its place
             self._put_off(run_id, random.uniform(0.05, 0.5))
@@ -311,15 +341,18 @@ class Worker:
         except ENDED as exc:
             outcome = "failed"
             _logger.warning("run %s: %s", run_id, quoted(str(exc)))
+        except UnreachableError as exc:
+            outcome = "unreachable"
+            self._put_off(run_id, RETRY_MIN_S)
+            _logger.info("run %s: %s", run_id, quoted(str(exc)))
         except Exception as exc:
+            outcome = "error"
             _, before_s = self._pauses.get(run_id, (0.0, RETRY_MIN_S / 2))
             self._put_off(run_id, min(2 * before_s, RETRY_MAX_S))
-            _logger.warning(
-                "run %s: %s: %s", run_id, type(exc).__name__, quoted(str(exc)), exc_info=exc
-            )
-        finally:
-            self._ended[entry.agent, outcome] += 1
-        if outcome != "error":
+            trace = "" if isinstance(exc, RecoveryError) else f"\n{traceback_of(exc).rstrip()}"
+            _logger.warning("run %s: %s: %s%s", run_id, type(exc).__name__, quoted(str(exc)), trace)
+        self._ended[entry.agent, outcome] += 1
+        if outcome not in ("error", "unreachable"):
             self._pauses.pop(run_id, None)
 
     def _put_off(self, run_id: str, pause_s: float) -> None:
@@ -343,12 +376,15 @@ class Worker:
             return False
         self._quarantined[entry.run_id] = (entry.last_lsn, why)
         _logger.error(
-            "run %s is left alone: %s. See `recovery show %s%s`; when it is mended, start a worker "
-            "with --retry-quarantined, or use `recovery resume`",
+            "run %s is left alone: %s. See `recovery show %s%s`; %s",
             entry.run_id,
             quoted(why),
             entry.run_id,
             store_option(self.store.backend),
+            "resolve the call (`recovery resolve`), and a worker takes it"
+            if why.startswith("in doubt")
+            else "when it is mended, start a worker with --retry-quarantined, or use `recovery "
+            "resume`",
         )
         return True
 

@@ -147,7 +147,7 @@ def test_on_a_terminal_lines_fit_80_columns(
         assert shown.shown and raw(shown.shown, live=about.live) == [], shown
         # A suggested command is whole, so that it can be pasted.
         wide = [line for line in shown.shown.splitlines() if columns(line) > 80]
-        wide = [line for line in wide if not re.match(r"(next:?)? +(recovery|logdump) ", line)]
+        wide = [line for line in wide if not re.match(r"(next:?|more)? +(recovery|logdump) ", line)]
         assert wide == [] or about.wide, shown
 
 

@@ -26,7 +26,6 @@ from recovery import CheckpointStore, RecoverableAgent, RecoveryError, SyncRun, 
 from recovery.cli.call_argument import meant
 from recovery.cli.next_steps import Commands
 from recovery.cli.who import who_or_login
-from recovery.inspect.inbox_view import pending_messages
 from recovery.inspect.listing import listed
 from recovery.inspect.status import status
 from recovery.journal.encoding import decode
@@ -169,8 +168,8 @@ def test_a_decision_is_shown_and_makes_the_run_due(store: Path) -> None:
 
 def test_only_what_was_not_taken_lies_in_the_inbox(store: Path) -> None:
     there = CheckpointStore(store)
-    assert pending_messages(there, "finished") == pending_messages(there, "parked") == []
-    (one,) = pending_messages(there, "sleeping")
+    assert status(there, "finished").unread == status(there, "parked").unread == ()
+    (one,) = status(there, "sleeping").unread
     assert (one.kind, one.about, one.wanted, one.who) == ("signal", "answer", False, "ann")
 
 
@@ -218,7 +217,7 @@ def test_a_live_run_is_told_to_end(store: Path) -> None:
     with CheckpointStore(store).claim("waiting"):
         done = recovery(store, "cancel", "waiting", "--yes")
         assert done.code == 0 and "asked to end" in done.out
-    assert [one.kind for one in pending_messages(CheckpointStore(store), "waiting")] == ["cancel"]
+    assert [one.kind for one in status(CheckpointStore(store), "waiting").unread] == ["cancel"]
     assert "request to end the run" in recovery(store, "show", "waiting").out
 
 
@@ -264,7 +263,7 @@ def test_a_signal_is_sent_once_under_its_key(
         monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
         done = recovery(store, "signal", "waiting", "answer", *words, "--key", "order-4711")
         assert done.code == 0, done.err
-    sent = pending_messages(CheckpointStore(store), "waiting")
+    sent = status(CheckpointStore(store), "waiting").unread
     assert [(one.kind, one.about, unpack(one.value or b"")) for one in sent] == [
         ("signal", "answer", value)
     ]
@@ -293,7 +292,7 @@ def test_a_store_is_a_path_a_url_or_at_home(store: Path) -> None:
         assert listed(done.out) == named
     for url, says in (("file://runs", "use file:///PATH"), ("s3://db", "are not known")):
         done = call("recovery", "runs", "--store", url, cwd=store)
-        assert done.code == 1 and says in done.err
+        assert done.code == 64 and says in done.err
 
 
 def test_runs_are_printed_as_they_are_read_and_in_the_order_asked_for(

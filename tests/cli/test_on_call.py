@@ -4,6 +4,7 @@ out. Each test does what that person would do."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -14,12 +15,13 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from eventlog.encryption import Encryption
 from recovery import CheckpointStore, RecoverableAgent, Resolution, SyncRun, tool
-from recovery.cli import history_view
+from recovery.cli import history_view, status_view
 from recovery.errors import (
     DivergenceError,
     InDoubtError,
@@ -307,7 +309,8 @@ def test_show_of_a_diverged_run_has_the_difference_and_the_ways_out(tmp_path: Pa
     assert "LSN 2: charge(5)" in shown.out  # at stake
     assert "store.run(" not in shown.out  # the commands say it
     told = recovery(tmp_path, "status", "order").out
-    assert told.startswith("order: its code does not do what is recorded: args[0]: 5 -> 7")
+    what = "order: its code does not do what is recorded of charge#2: args[0]: 5 -> 7"
+    assert told.startswith(what)
     next_ = json.loads(recovery(tmp_path, "show", "order", "--json").out)["next"]
     assert [one.split()[1] for one in next_] == ["resume", "accept", "fork", "cancel"]
     asked = recovery(tmp_path, "accept", "order")
@@ -366,9 +369,9 @@ def test_a_failure_is_kept_once_the_agent_catches_it(tmp_path: Path, charges: li
         return "ordered"
 
     agent = RecoverableAgent(order, CheckpointStore(tmp_path / "runs"))
-    with pytest.raises(RunFailedError, match="catch it in the agent, and resolve the call"):
+    with pytest.raises(RunFailedError, match="catch ToolError in the agent"):
         agent.run_with_recovery_sync(None, "order")
-    assert "# once the agent catches it" in recovery(tmp_path, "show", "order").out
+    assert "# once it catches ToolError" in recovery(tmp_path, "show", "order").out
     assert recovery(tmp_path, "resolve", "order", "charge", "--fail", "the bank refused").code == 0
     assert agent.resume_sync("order")["result"] == "no order: resolved as failed: the bank refused"
     assert charges == [5]
@@ -514,7 +517,7 @@ def test_one_answer_to_which_runs_need_a_person_and_which_can_go_on(shop: Path) 
     assert [json.loads(one)["run_id"] for one in listed] == ["to-fail"]
     checks = json.loads(recovery(shop, "doctor", "--json").out)["checks"]
     texts = {one["text"] for one in checks if one["name"] == "runs"}
-    assert "3 runs in need of a person" in texts
+    assert "3 runs need a person" in texts
     # The commands that are shown, until nothing is left.
     assert recovery(shop, "resolve", "to-charge", "charge", "--outcome", "1").code == 0
     assert recovery(shop, "approve", "to-refund", "refund#2", "--yes").code == 0
@@ -685,3 +688,135 @@ def test_what_a_failed_run_says_can_be_typed(tmp_path: Path) -> None:
             (command,) = re.findall("^  (recovery retry .*)$", said, re.M)
             assert f"--agent fails:agent --store {tmp_path}/runs" in command
         assert "to be made again" in call(*command.split(), cwd=tmp_path).err
+
+
+# -- where an error was raised
+
+FAILS = """
+import json
+from recovery import CheckpointStore, RecoverableAgent, tool
+
+def parsed(text):
+    return json.loads(text)
+
+@tool(timeout_s=30)  # in a thread of its own
+def load(text):
+    return parsed(text)
+
+def order(run):
+    if run.task == "tool":
+        return load("no JSON")
+    if run.task == "misused":
+        return run.wait_for(5)
+    return {}["tuesday"]
+
+agent = RecoverableAgent(order, CheckpointStore("runs"), max_recoveries=0)
+"""
+
+
+def test_a_traceback_has_the_lines_of_the_user_and_none_of_the_library(tmp_path: Path) -> None:
+    (tmp_path / "night_fails.py").write_text(FAILS)
+    files = {}
+    for task in ("code", "tool", "misused"):
+        assert recovery(tmp_path, "submit", "order", f'"{task}"', "--run", task).code == 0
+        try:
+            resumed = recovery(tmp_path, "resume", task, "--agent", "night_fails:agent")
+        finally:
+            sys.modules.pop("night_fails", None)
+        assert resumed.code == 1
+        told = recovery(tmp_path, "show", task, "--json").out
+        content = json.loads(told)
+        kept = content["traceback"] or content["error"]["traceback"]
+        files[task] = [Path(one).name for one in re.findall(r'File "(.*?)", line', kept)]
+        if task != "tool":  # whose failure names the commands instead
+            assert re.findall(r'File "(.*?)", line', resumed.err) == re.findall(
+                r'File "(.*?)", line', kept
+            )
+            assert "# once its code is mended" in resumed.err
+            assert content["error"]["place"].startswith(str(tmp_path / "night_fails.py"))
+    # The last one is a line of the library, which raised it itself.
+    assert files["code"] == ["night_fails.py"]
+    assert files["misused"] == ["night_fails.py", "waiting.py"]
+    assert files["tool"][:3] == ["night_fails.py"] * 3 and {*files["tool"][3:]} == {
+        "__init__.py",
+        "decoder.py",
+    }
+
+
+def test_of_a_long_traceback_the_last_line_of_the_user_is_shown() -> None:
+    deep = [f'  File "/x/site-packages/http/{i}.py", line 1, in f\n    f()' for i in range(20)]
+    theirs = '  File "/home/ann/shop.py", line 7, in charge\n    http.post()'
+    lines = "\n".join(["Traceback (most recent call last):", theirs, *deep, "OSError: x"])
+    shown = status_view._ending(lines)
+    assert shown[:3] == [*theirs.split("\n"), "  ..."] and shown[-1] == "OSError: x"
+    assert len(shown) == status_view.TRACEBACK_LINES + 1
+    assert status_view._ending("Traceback:\nKeyError: 1") == ["Traceback:", "KeyError: 1"]
+
+
+# -- signals
+
+
+def test_a_signal_is_told_apart_from_one_that_the_run_waits_for(shop: Path) -> None:
+    misspelt = recovery(shop, "signal", "to-wait", "deliverd")
+    assert misspelt.code == 0
+    assert "has not asked for: the run waits for 'delivered'. Misspelt?" in misspelt.out
+    assert "next: recovery signal to-wait delivered JSON --store runs\n" in misspelt.out
+    first, *again = [recovery(shop, "signal", "to-wait", "delivered", "--key", "a") for _ in "12"]
+    assert (first.code, first.out) == (
+        0,
+        "run to-wait: sent 'delivered'\n"
+        "next: recovery resume to-wait --agent MODULE:NAME --store runs\n",
+    )
+    assert resumed(shop, "to-wait").code == 0
+    # It has ended: a web hook that is delivered twice is told so, and no more is sent.
+    again.append(recovery(shop, "signal", "to-wait", "delivered", "--key", "a"))
+    for one in again:
+        assert (one.code, one.err) == (0, "") and "was sent before under key 'a'" in one.out
+    for other in (["--key", "b"], []):
+        refused = recovery(shop, "signal", "to-wait", "delivered", *other)
+        assert refused.code == 1 and "has ended (finished)" in refused.err
+    another = recovery(shop, "signal", "to-wait", "delivered", "5", "--key", "a")
+    assert another.code == 64 and "sent something else" in another.err
+
+
+# -- stores that are none, and files that may not be read
+
+
+def test_what_is_no_store_is_told(tmp_path: Path) -> None:
+    (tmp_path / "runs/photos").mkdir(parents=True)
+    assert "photos is none. Is the store another directory" in recovery(tmp_path, "runs").out
+    unknown = call("recovery", "runs", "--store", "mysql://x/y", cwd=tmp_path)
+    assert unknown.code == 64 and "not known" in unknown.err
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EACCES, "belongs to nobody, and this is root. Repeat the command as"),
+        (errno.ENOSPC, "The disk is full. What was recorded is safe. Free some space"),
+    ],
+)
+def test_an_error_of_the_system_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), str(tmp_path / "runs/order/LOCK"))
+
+    monkeypatch.setattr(CheckpointStore, "run", refused)
+    monkeypatch.setattr("recovery.cli.commands.status.listed", refused)
+    monkeypatch.setattr(Path, "owner", lambda self: "nobody")
+    monkeypatch.setattr("recovery.cli.terminal.getpwuid", lambda uid: Mock(pw_name="root"))
+    (tmp_path / "runs").mkdir()
+    done = recovery(tmp_path, "status")
+    assert done.code == 74 and remedy in " ".join(done.err.split())
+
+
+def test_where_no_segment_is_left_the_way_out_is_told(shop: Path) -> None:
+    for segment in (shop / "runs/to-wait").glob("*.seg"):
+        segment.unlink()
+    refused = resumed(shop, "to-wait")
+    assert refused.code == 1 and "What to do: recovery show to-wait" in refused.err
+    shown = recovery(shop, "show", "to-wait").out
+    assert "then put its files back from a copy" in shown and "more " not in shown
+    (out,) = re.findall(r"recovery rm .*?(?=   #)", shown)
+    assert call(*out.split(), "--yes", cwd=shop).code == 0

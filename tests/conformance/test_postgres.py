@@ -239,6 +239,9 @@ def test_a_listing_reads_a_run_once(url: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("recovery.inspect.listing.release", lambda: "another")
     connections.count = 0
     assert len(list(store.runs())) == 4 and connections.count == 4, "reads and keeps all again"
+    now_ns = time.time_ns()
+    monkeypatch.setattr(backend.clock, "time_ns", lambda: now_ns + 3600 * 10**9)
+    assert {round(one.clock_ahead_s / 3600) for one in store.runs()} == {1}, "of those kept, too"
 
 
 def test_a_waiting_run_asks_no_server(url: str) -> None:

@@ -581,6 +581,36 @@ def test_a_call_that_nobody_awaits_keeps_the_run_from_finishing(agent: Any, what
     assert executed["x"] == 1
 
 
+def test_a_call_that_begins_after_the_agent_has_returned_is_not_made() -> None:
+    # Beside other tasks, threads make the end of a run durable: the event loop goes on meanwhile.
+    store, tried, refused = CheckpointStore(), threading.Event(), list[BaseException]()
+
+    async def later(run: Run) -> None:
+        await asyncio.sleep(0)
+        try:
+            await run.call(send, "x")
+        except BaseException as exc:
+            refused.append(exc)
+        tried.set()
+
+    async def agent(run: Run) -> str:
+        left.append(asyncio.create_task(later(run)))
+        commit = run._execution.log.commit
+        run._execution.log.commit = lambda: (tried.wait(30), commit())  # type: ignore[assignment, method-assign]
+        return "done"
+
+    async def beside() -> Any:
+        other = asyncio.create_task(asyncio.sleep(3600))
+        ended = await RecoverableAgent(agent, store).run_with_recovery("task", "run")
+        other.cancel()
+        return ended["result"]
+
+    assert asyncio.run(beside()) == "done"
+    left.clear()
+    assert [type(one).__name__ for one in refused] == ["LeftBehindError"] and not executed
+    assert store.run("run").status().state == "finished"
+
+
 def test_a_task_that_is_cancelled_before_it_begins_was_not_forgotten() -> None:
     async def agent(run: Run) -> str:
         task = asyncio.create_task(run.call(send, "x"))

@@ -188,7 +188,9 @@ def _fixed(maker: Maker) -> Iterator[None]:
             mock.patch.object(traceback, "format_exception", text),
             mock.patch.object(agent_errors, "place_of", lambda _: "trip.py:7 in plan_badly"),
             mock.patch.object(
-                eventlog.write.log, "committer", SimpleNamespace(request=lambda log, lsn: None)
+                eventlog.write.log,
+                "committer",
+                SimpleNamespace(request=lambda log, lsn: None, forget=lambda log: None),
             ),
         ):
             yield

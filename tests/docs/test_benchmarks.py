@@ -11,7 +11,7 @@ sys.path.append(str(ROOT / "tools"))  # behind what is installed
 
 from bench import __main__ as bench
 from bench import report
-from bench._table import number
+from bench._result import number
 
 FIGURES = ROOT / "docs" / "benchmarks"
 

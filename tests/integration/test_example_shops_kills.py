@@ -18,11 +18,14 @@ FRAMEWORKS = {
     "pydantic_ai": "pydantic_ai",
     "openai_agents": "agents",
     "langgraph": "langgraph",
+    "langchain": "langchain",
     "agent_framework": "agent_framework",
     "google_adk": "google.adk",
     "openai": "openai",
     "anthropic": "anthropic",
     "mcp": "mcp",
+    "claude_agent": "claude_agent_sdk",
+    "otel": "opentelemetry.sdk",
 }
 
 

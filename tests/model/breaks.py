@@ -110,7 +110,11 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
             "        if now <= call.asks_until\n",
             "",
         ),
-        Edit("recovery/control/send.py", "    if time.time() > until:\n", "    if False:\n"),
+        Edit(
+            "recovery/control/send.py",
+            "    if time_ns_of(backend_of(store)) / 1e9 > until:\n",
+            "    if False:\n",
+        ),
         Edit(
             "recovery/control/send.py",
             "    if _sent_at(store, run_id, lsn) > until:",

@@ -93,6 +93,8 @@ class SyncCommitter:
     def request(self, log: EventLog, lsn: int) -> None:
         log.commit_now(lsn)
 
+    def forget(self, log: EventLog) -> None: ...
+
 
 class LogMachine(RuleBasedStateMachine):
     """Rules are what may happen to a log; ``found_is_what_was_appended`` is what must hold."""

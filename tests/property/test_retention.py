@@ -60,7 +60,7 @@ class Settings:
     states: tuple[State, ...]
 
     def gc(self, store: LogStore, dry_run: bool = False) -> list[Any]:
-        clock = SimpleNamespace(time_ns=lambda: NOW_S * 1_000_000_000)
+        clock = SimpleNamespace(time_ns=lambda: NOW_S * 1_000_000_000, time=lambda: NOW_S)
         with mock.patch.object(protocol, "time", clock):
             return gc(
                 store,

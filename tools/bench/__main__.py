@@ -31,7 +31,7 @@ from . import (
 from ._bench import Bench, Benchmark
 from ._chart import draw
 from ._environment import environment, journalled, mount_of
-from ._table import table
+from ._result import table
 
 BENCHMARKS: dict[str, Benchmark] = {
     "append": append,

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from . import resume
 from ._bench import Bench, Chart
-from ._result import Aim, Result, found, ratio
-from ._table import number
+from ._result import Aim, Result, found, number, ratio
 from ._worker import Subject, flushes, in_turns, results
 
 TITLE = "A chain of nodes, with a checkpoint behind each"

@@ -6,8 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ._bench import Bench, Chart
-from ._result import Aim, Result
-from ._table import number
+from ._result import Aim, Result, number
 from ._worker import Subject, Worker, size_of
 
 TITLE = "Bytes on disk for each step of a growing conversation"

@@ -8,8 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ._bench import Bench, Chart
-from ._result import Aim, Result, median
-from ._table import number
+from ._result import Aim, Result, median, number
 from ._worker import Subject, SubjectError, Worker
 
 TITLE = "PostgreSQL: steps per second of many runs in one process"

@@ -10,8 +10,7 @@ from tabulate import tabulate
 
 from . import soak
 from .__main__ import BENCHMARKS
-from ._result import Aim, Result
-from ._table import number, table
+from ._result import Aim, Result, number, table
 from ._worker import ROOT
 
 SOAK = "soak"

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ._bench import Bench, Chart
-from ._result import Aim, Result, found
-from ._table import number
+from ._result import Aim, Result, found, number
 from ._worker import Subject, Worker, in_turns, results
 
 TITLE = "From a crash to going on"

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ._bench import Bench, Chart
-from ._result import Aim, Result
-from ._table import number
+from ._result import Aim, Result, number
 from ._worker import Subject, Worker, in_turns, results
 
 TITLE = "Reading a whole log"

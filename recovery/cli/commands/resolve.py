@@ -9,7 +9,7 @@ import typer
 
 from recovery import CheckpointStore, Resolution
 from recovery.cli.call_argument import meant, tool_of
-from recovery.cli.commands.show import commands_for
+from recovery.cli.commands.show import commands_for, resume_command
 from recovery.cli.store_options import (
     CallName,
     KeyFile,
@@ -109,7 +109,11 @@ def command(
         resolve(runs, run, which, how, **saying)
         say(f"{name} of run {run}: {state} -> {said}")
         after = status(runs, run)
-        hint(commands_for(runs, run, store, key_file).next(after)[:1])
+        commands = commands_for(runs, run, store, key_file)
+        first = commands.next(after)[:1]
+        if first == [commands.resume()]:
+            first = [resume_command(runs, run, store, key_file)]
+        hint(first)
 
 
 def _resolution(

@@ -45,6 +45,7 @@ from recovery.cli.terminal import (
 from recovery.errors import CHOICES, DivergenceError, StoppedError
 from recovery.inspect.states import BROKEN, OPEN
 from recovery.inspect.status import status
+from recovery.journal.user_code import traceback_of
 from recovery.reports import RecoveryReport, RunStatus
 from recovery.text import count, printable, printable_lines
 from recovery.values.pack import pack
@@ -238,10 +239,11 @@ def _resumed(agent: RecoverableAgent, run: str, takeover: bool, commands: Comman
             ended = complain(_in_doubt(exc) if type(exc) is InDoubtError else str(exc), FOUND)
             todo = commands.next(status(agent.store, run))
         except Exception as exc:
-            ended = _store_failed(exc, agent.store) or their_own(
-                exc, f"run {run}: its agent raised this. The record stays, and it can be resumed"
-            )
-            todo = [commands.resume()]
+            if failed := _store_failed(exc, agent.store):
+                ended, todo = failed, [commands.resume()]
+            else:
+                ended = their_own(exc, f"run {run}: its agent raised this. The record stays")
+                todo = commands.next(status(agent.store, run))
     hint(todo, err=True)
     raise ended
 
@@ -294,6 +296,9 @@ def _stoppable(stop: Callable[[str], None]) -> Iterator[list[int]]:
 class _Printable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return printable_lines(super().format(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - of logging
+        return traceback_of(ei[1]).rstrip()
 
 
 @contextmanager

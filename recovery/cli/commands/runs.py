@@ -144,7 +144,7 @@ def command(
             say(low)
         needs = [(one, redaction.text(why, "why")) for one in shown if (why := one.needs_person)]
         if len(needs) > SHOWN_MAX:
-            say(f"{len(needs):,} runs to be decided about")
+            say(f"{len(needs):,} runs need a person")
             hint([commands.on_store("status")])
         else:
             say_causes(needs)
@@ -170,9 +170,13 @@ def _watch(
 
 
 def _none(store: CheckpointStore) -> str:
-    there = len(store.backend.run_ids())
+    there = sum(1 for _ in listed(store))
     where = store.backend.address or "this store"
-    return f"no such runs ({count(there, 'run')} in {where})" if there else f"no runs in {where}"
+    if there:
+        return f"no such runs ({count(there, 'run')} in {where})"
+    if others := store.backend.run_ids():
+        return f"no runs in {where}: {others[0]} is none. Is the store another directory (--store)?"
+    return f"no runs in {where}"
 
 
 def _table(shown: list[RunStatus], now: float, *, nested: bool) -> tuple[list[Column], list[Row]]:

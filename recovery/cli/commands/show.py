@@ -18,7 +18,7 @@ from recovery.cli.history_view import read_story
 from recovery.cli.key_options import encryption_from
 from recovery.cli.next_steps import Commands
 from recovery.cli.pager import paged
-from recovery.cli.status_view import as_json_object, grid, next_lines, rows
+from recovery.cli.status_view import as_json_object, grid, lines, rows
 from recovery.cli.store_options import (
     AsJson,
     KeyFile,
@@ -36,7 +36,7 @@ from recovery.inspect.status import status
 from recovery.journal.encoding import decode_shallow
 from recovery.reports import RunStatus
 from recovery.stores.file import FileStore
-from recovery.text import printable
+from recovery.text import count, printable
 from recovery.values.render import Redaction
 
 MORE = """\b
@@ -85,7 +85,10 @@ def _print(
     output().print(grid(shown))
     if low := low_space(runs, commands.on_store):
         say(low)
-    for told in next_lines(shown, todo):
+    if 0 < len(story.recent) < found.last_lsn:
+        records = f"{commands.logdump('dump')}   # all {count(found.last_lsn, 'record')}"
+        typer.echo(next(lines(shown, "more", [records])))
+    for told in lines(shown, "next", todo):
         typer.echo(told)
 
 

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from recovery.cli.commands.show import resume_command
+from recovery.cli.commands.show import commands_for, resume_command
+from recovery.cli.status_view import waits_for_others
 from recovery.cli.store_options import (
     KeyFile,
     RunId,
@@ -26,11 +27,12 @@ MORE = """\b
 The next run.wait_for(NAME) of the run returns the value. Signals of a name
 are kept in the order sent, and each is taken once, whether the run waits
 already or not. A script that may try again gives the same --key: then it is
-sent once.
+sent once. A name that the run does not wait for is sent too, because the run
+may ask for it later; the output then names what it waits for.
 
 \b
 exit codes:
-  0    sent, durably
+  0    sent, durably, now or before under this --key
   1    refused: it has ended
 
 \b
@@ -64,7 +66,12 @@ def command(
         given = value_given(value, "VALUE", as_text=text)
         runs = store_of(run, store, key_file)
         one = known(runs, run)
-        signal(runs, run, name, given, who=who_or_login(who), key=key, sign=signer(sign))
+        sent = signal(runs, run, name, given, who=who_or_login(who), key=key, sign=signer(sign))
+        if not sent:
+            return say(f"run {run}: {name!r} was sent before under key {key!r}, and is sent once")
+        if other := waits_for_others(one, name):
+            say(f"run {run}: sent {name!r}, which it has not asked for: {other}")
+            return hint(commands_for(runs, run, store, key_file).next(one))
         say(f"run {run}: sent {name!r}")
         if one.state != "running":
             hint([resume_command(runs, run, store, key_file)])

@@ -59,14 +59,19 @@ class RecordedTools(Middleware):
     ``policies``: options of ``recovery.tool`` by the name of a tool or task, such as
     ``{"search": {"after_crash": "retry"}, "pay": {"needs_approval": True}}``. Without any, a call
     is a side effect: when a crash interrupts it, the thread stops until the call is resolved.
+    ``park_after_s``: once all calls of a thread have waited so many seconds for approvals, the
+    ``with`` block raises WaitingError; by default they wait on.
     """
 
     def __init__(
         self,
         store: CheckpointStore | str | os.PathLike[str],
         policies: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        park_after_s: float | None = None,
     ) -> None:
         super().__init__()
+        self._park_after_s = park_after_s
         self._store = store if isinstance(store, CheckpointStore) else CheckpointStore(store)
         self._policies = dict(policies or {})
         self._open: dict[str, CallJournal] = {}
@@ -157,7 +162,11 @@ class RecordedThread:
         self._config = {"configurable": {"thread_id": self._thread_id}}
 
     def __enter__(self) -> dict[str, Any]:
-        self.journal = CallJournal(self._tools._store, run_id_of(self._thread_id))
+        self.journal = CallJournal(
+            self._tools._store,
+            run_id_of(self._thread_id),
+            park_after_s=self._tools._park_after_s,
+        )
         self._tools._open[self._thread_id] = self.journal
         return self._config
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from recovery.stores.postgres.binary import Prepared
 from recovery.stores.postgres.schema import CREATE, VERSION
 
 T = TypeVar("T")
+_logger = logging.getLogger("recovery")
 
 _OPTIONS: dict[str, Any] = {
     "autocommit": True,
@@ -94,6 +96,7 @@ class Connections:
         self._idle: list[_Connection] = []
         self._pid = os.getpid()
         self._is_checked = False
+        self.outages, self._away_since = 0, 0.0
         weakref.finalize(self, _close_all, self._idle, self._pid)
 
     @classmethod
@@ -147,8 +150,11 @@ class Connections:
                 return self.run(act)
             except LostConnectionError as exc:
                 patience_s = self._patience_s if self._is_checked else CONNECT_S
-                if time.monotonic() - began > patience_s or is_final(exc):
-                    raise UnreachableError(self.address, time.monotonic() - began, exc) from exc
+                waited_s, is_refused = time.monotonic() - began, is_final(exc)
+                if waited_s > patience_s or is_refused:
+                    raise UnreachableError(
+                        self.address, waited_s, exc, is_refused=is_refused
+                    ) from exc
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
 
@@ -176,9 +182,33 @@ class Connections:
             if self._idle:
                 return self._idle.pop()
         try:
-            return self.open()
+            opened = self.open()
+            self._is_back()  # not by an older connection, which may answer while it ends
+            return opened
         except psycopg.OperationalError as exc:
+            if self._is_checked:
+                self._is_away(exc)
             raise LostConnectionError(_text(exc)) from exc
+
+    @property
+    def away_s(self) -> float:
+        """Since when the server takes no connection; 0.0: it does."""
+        return time.monotonic() - self._away_since if self._away_since else 0.0
+
+    def _is_away(self, exc: Exception) -> None:
+        """Tell of an outage, once when it begins."""
+        with self._lock:
+            if self._away_since:
+                return
+            self._away_since, self.outages = time.monotonic(), self.outages + 1
+        what = "%s takes no connection: %s. Commits wait for it, for up to %g s"
+        _logger.warning(what, self.address, _text(exc).rstrip(".?"), self._patience_s)
+
+    def _is_back(self) -> None:
+        with self._lock:
+            away_s, self._away_since = self.away_s, 0.0
+        if away_s:
+            _logger.warning("%s answers again, after %.0f s", self.address, away_s)
 
     def _close_idle(self) -> None:
         with self._lock:

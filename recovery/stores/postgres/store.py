@@ -17,8 +17,9 @@ from eventlog import LogError, LogOwner
 from eventlog.encryption import Encryption
 from eventlog.errors import UnreachableError
 from eventlog.remote.log import RemoteReader, ServerClock
-from eventlog.remote.log_server import HEAD_ALONE, Loaded, LostConnectionError
+from eventlog.remote.log_server import HEAD_ALONE, Loaded, LostConnectionError, LostOwner
 from eventlog.remote.log_url import url_of
+from eventlog.remote.owners import is_dead, machine
 from recovery.errors import RecoveryError
 from recovery.stores.postgres.connections import Connections
 from recovery.stores.postgres.keys import PostgresKeys
@@ -37,6 +38,7 @@ from recovery.stores.subject_keys import SubjectKeys
 
 LEASE_S, PATIENCE_S = 30.0, 60.0
 NEXT_AFTER_S = 0.02  # later than the server's clock has to say
+DEATH_S = 1.0  # how soon the death of a process of this machine is noticed
 KEYS_S = 1.0  # how soon a process sees that a subject was forgotten
 
 # The inbox of a run that exists, and the run's end. The row of a new inbox is not in this
@@ -72,9 +74,16 @@ select extract(epoch from least(
     (select min(due_at) from {s}.logs where due_at > now())
 ) - now())::float8
 """
-_DUE = """
-    and ((l.due_at <= now() and (l.lease_until is null or l.lease_until <= now()))
-        or (l.state = 'running' and l.lease_until <= now()))
+# Processes of this machine that have a run; those of them that have died hold it no more.
+_HERE = """
+select distinct owner_pid from {s}.logs
+where held and owner_machine = %s and lease_until > now()
+"""
+_DEAD = "l.owner_machine = %(machine)s and l.owner_pid = any(%(dead)s::int[])"
+_FREE = f"(l.lease_until <= now() or ({_DEAD}))"
+_DUE = f"""
+    and ((l.due_at <= now() and (l.lease_until is null or {_FREE}))
+        or (l.state = 'running' and {_FREE}))
 order by l.priority desc, l.due_at nulls first limit %(limit)s
 """
 _KEPT = """
@@ -149,6 +158,7 @@ class PostgresStore(RemoteStore):
         self.subject_keys = SubjectKeys(document, encryption, look_every_s=KEYS_S)
         self._watch = Watch(log_server, poll_s, listen_url)
         self._seen = 0  # of the changes that the watch has heard of
+        self._here: list[LostOwner] = []  # processes of this machine that had runs
         _stores.add(self)
 
     def loaded_run(self, run_id: str) -> Loaded | None:
@@ -189,10 +199,24 @@ class PostgresStore(RemoteStore):
         """See ``RunQueue.wait``. Also until the next lease ends, or the next run is due."""
         ((next_s,),) = self.log_server.rows(_NEXT)
         is_soon = next_s is not None and next_s + NEXT_AFTER_S < timeout_s
-        pause_s = next_s + NEXT_AFTER_S if is_soon else timeout_s
-        changed = self._watch.wait(pause_s, self._seen)
+        until = time.monotonic() + (next_s + NEXT_AFTER_S if is_soon else timeout_s)
+        changed = False
+        while not changed and (left_s := until - time.monotonic()) > 0:
+            here = self._here
+            changed = self._watch.wait(min(left_s, DEATH_S) if here else left_s, self._seen)
+            changed = changed or any(map(is_dead, here))
         self._seen = self._watch.changes
         return changed or is_soon
+
+    @property
+    def away_s(self) -> float:
+        """For how long the server has taken no connection; 0.0: it does."""
+        return self.log_server.connections.away_s
+
+    @property
+    def outages(self) -> int:
+        """How often it has taken none, for the stores of this process."""
+        return self.log_server.connections.outages
 
     def __repr__(self) -> str:
         return f"PostgresStore({self.address!r})"
@@ -307,6 +331,7 @@ class PostgresStore(RemoteStore):
             values["agents"] = sorted(agents)
         if due:
             one += " and l.shown = any(%(states)s::text[])" if states else ""
+            values |= self._dead()
             rows = self.log_server.rows(one + _DUE, values | {"states": sorted(states)})
         elif not states:
             rows = self.log_server.rows(one + _BY_NAME, values)
@@ -320,6 +345,14 @@ class PostgresStore(RemoteStore):
             rows = self.log_server.rows(" union all ".join(parts), values)
             rows = sorted(rows, key=itemgetter(0))[:limit]
         return [_entry(row) for row in rows]
+
+    def _dead(self) -> dict[str, Any]:
+        """The processes of this machine that have died with a run."""
+        ours = machine()
+        found = self.log_server.rows(_HERE, (ours,)) if ours else []
+        here = [LostOwner(pid, "", ours, 0) for (pid,) in found]
+        self._here = [owner for owner in here if not is_dead(owner)]
+        return {"machine": ours, "dead": [owner.pid for owner in here if owner not in self._here]}
 
     # -- ReadsManyRuns
 
@@ -347,6 +380,7 @@ class _LoadedRuns:
 
     def __init__(self, store: PostgresStore, found: Mapping[str, Loaded]) -> None:
         self._store, self._found = store, found
+        self.time_ns = store.time_ns
 
     def read(self, run_id: str) -> RemoteReader | None:
         return self._store.reader_of(self._found.get(run_id), watched=True)

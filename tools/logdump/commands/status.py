@@ -12,7 +12,7 @@ from logdump.command import Context, LogPath
 from logdump.places import inside, may_have_inbox, name_of, segment_sizes
 from logdump.show import as_line
 from recovery.cli.next_steps import Commands
-from recovery.cli.status_view import as_json_object, grid, next_lines, rows
+from recovery.cli.status_view import as_json_object, grid, lines, rows
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
 from recovery.history.store_url import is_url, split_run
 from recovery.inspect.status import status_of
@@ -61,7 +61,7 @@ def _run(context: Context) -> int:
         log = "log", f"{size(sum(sizes))} in {count(len(sizes), 'segment')}", ""
         shown = [*rows(found, context.now(), context.redaction), log]
         context.console.print(grid(shown))
-        for told in next_lines(shown, todo):
+        for told in lines(shown, "next", todo):
             context.console.print(Text(told), soft_wrap=True)
     return 2 if found.damage else 0
 

@@ -21,7 +21,6 @@ class Frames:
     frames: int = 0
     size: int = 0
     hidden: int = 0
-    hidden_size: int = 0
     key_id: str = ""
     torn: int = 0
     bits: int = 0

@@ -162,7 +162,7 @@ class LogStatistics:
         self._on_step = on_step
         self._open: dict[int, OpenAttempt] = {}
         self._points: dict[int, tuple[int, UsageTotals]] = {0: (0, UsageTotals())}
-        self._highest = self._session = self._session_began_ns = 0
+        self._highest = self._session = 0
 
     @property
     def slow(self) -> list[Slow]:

@@ -439,6 +439,30 @@ def test_the_committer_keeps_no_log_alive() -> None:
     assert gone() is None
 
 
+def test_the_committer_waits_longer_for_each_log_that_asks_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Log:
+        def commit_now(self, lsn: int) -> None:
+            committed.release()
+
+    def sleep(seconds: float) -> None:
+        asked = logs[len(sleeps) * 300 :][:300]
+        sleeps.append(seconds)
+        for log in (*asked, closed):
+            committer.request(log, 1)
+        committer.forget(closed)
+
+    committed, sleeps = threading.Semaphore(0), list[float]()
+    committer, logs, closed = Committer(), [Log() for _ in range(599)], Log()
+    monkeypatch.setattr("eventlog.write.group_commit.time", Mock(sleep=sleep))
+    committer.request(Log(), 1)
+    for _ in range(600):
+        assert committed.acquire(timeout=10)
+    assert sleeps == pytest.approx([0.01, 0.291, 0.299])
+    assert not committed.acquire(blocking=False)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_committer_outlives_what_ends_its_thread() -> None:
     class Log:

@@ -113,7 +113,9 @@ class Mortal:
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints come soon, and nothing is flushed behind the loop's back."""
     monkeypatch.setattr(
-        eventlog.write.log, "committer", SimpleNamespace(request=lambda log, lsn: None)
+        eventlog.write.log,
+        "committer",
+        SimpleNamespace(request=lambda log, lsn: None, forget=lambda log: None),
     )
     monkeypatch.setattr(journal_execution, "CHECKPOINT_SIZE", 1500)
 

@@ -18,6 +18,7 @@ pytest.importorskip("langchain")
 
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import ToolException
 from langchain_core.tools import tool as langchain_tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint
@@ -31,7 +32,7 @@ from recovery import CheckpointStore, InDoubtError, RecoveryError, Resolution
 from recovery.integrations.langgraph import EventLogSaver, abegin_or_resume, begin_or_resume
 from recovery.integrations.langgraph.tools import RecordedTools, run_id_of
 from tests.support import outside
-from tests.support.kill_sweep import RUNS, sweep
+from tests.support.kill_sweep import RUNS, approve, sweep
 from tests.support.langchain_models import OfflineModel
 from tests.support.scale import scaled
 
@@ -47,9 +48,13 @@ class Model(OfflineModel):
     """Asks for tools by how far the conversation is; gives each call another id."""
 
     turns: list[list[tuple[str, dict[str, Any]]]]
+    place: Path | None = None  # where each request is kept
 
     def says(self, messages: Any) -> AIMessage:
         turn = sum(isinstance(one, AIMessage) for one in messages)
+        if self.place is not None:
+            with (self.place / "requests").open("a") as file:
+                file.write(f"{transcript(messages)}\n")
         if turn >= len(self.turns):
             return AIMessage("done")
         calls = [
@@ -87,6 +92,8 @@ def the_chart(call: Any) -> Resolution:
 
 
 def settle(place: Path, how: str) -> None:
+    if how == "WaitingError":
+        return approve(place)
     assert how == "InDoubtError", how
     for status in CheckpointStore(place / RUNS).runs(state="in doubt"):
         for call in status.in_doubt:
@@ -104,6 +111,17 @@ async def book(seat: int) -> str:
 def refuses(why: str) -> str:
     """Wants its arguments otherwise."""
     raise ValueError(why)
+
+
+@langchain_tool
+def refund(cents: int) -> str:
+    """Refunds, when somebody has approved it."""
+    if cents > 9:
+        raise ToolException("too much: try less")
+    return did(f"refund {cents}")
+
+
+refund.handle_tool_error = True  # the model reads it, and tries again
 
 
 def is_wrong(exc: Exception) -> str:
@@ -130,17 +148,25 @@ def transcript(messages: list[Any]) -> list[Any]:
 
 
 def an_agent(place: Path) -> Any:
-    recorded = RecordedTools(place / RUNS, {"chart": {"reconcile": the_chart}})
+    policies: Any = {"chart": {"reconcile": the_chart}, "refund": {"needs_approval": True}}
+    recorded = RecordedTools(place / RUNS, policies, park_after_s=0)
+    turns: list[Asked] = [
+        TURNS[0],
+        [("refund", {"cents": 10}), ("send", {"to": "c"})],
+        [("refund", {"cents": 3})],
+    ]
     with EventLogSaver(place / RUNS) as saver:
         agent = create_agent(
-            Model(turns=[TURNS[0], TURNS[2]]),
-            [send, chart],
+            Model(turns=turns, place=place),
+            [send, chart, refund],
             middleware=[recorded],
             checkpointer=saver,
         )
         with recorded.thread(agent, "thread 1") as config:
             state = begin_or_resume(agent, {"messages": [HumanMessage("go")]}, config)
-    return transcript(state["messages"])
+    # A request whose answer no checkpoint has is made again, with the same body.
+    requests = sorted({*(place / "requests").read_text().splitlines()})
+    return [*transcript(state["messages"]), requests]
 
 
 class Chat(TypedDict):

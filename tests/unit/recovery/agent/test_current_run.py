@@ -14,7 +14,7 @@ from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, current_ru
 from recovery.graph import Graph, GraphExecutor, NodeContext
 from recovery.journal.events import CallIntended, ValueRecorded
 from recovery.testing import crash_everywhere
-from tests.support.lives import executed, recorded, run, send
+from tests.support.lives import executed, recorded, run, run_sync, send
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -78,6 +78,14 @@ def test_an_agent_that_does_not_keep_its_run_has_one_all_the_same() -> None:
         return [found.run_id, await found.call(send, "x")]
 
     assert run(agent, CheckpointStore())["result"] == ["run", "sent x"]
+
+    def plain(run: SyncRun) -> Any:
+        del run
+        found = current_run()
+        assert isinstance(found, SyncRun)
+        return [found.run_id, found.call(send, "y")]
+
+    assert run_sync(plain, CheckpointStore())["result"] == ["run", "sent y"]
 
 
 @tool

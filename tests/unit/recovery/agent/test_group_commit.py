@@ -18,11 +18,19 @@ from eventlog.files.posix import OSFile
 from eventlog.write.segment_writer import SegmentWriter
 from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, tool
 from recovery.agent import shared_commits
+from recovery.agent.drivers import SLOW_FLUSHES
 from recovery.agent.executions import AsyncExecution
 from recovery.agent.run import execution_of
-from recovery.agent.shared_commits import SHARE_MAX, THREADS, commit_together, off_loop
+from recovery.agent.shared_commits import (
+    SHARE_MAX,
+    THREADS,
+    GroupCommit,
+    SharedRoundTrips,
+    off_loop,
+)
 from recovery.declare.scope import NOWHERE, current_scope
 from recovery.engine import task_state
+from recovery.engine.of_loop import of_loop
 from recovery.engine.task_state import context_of
 
 
@@ -54,6 +62,10 @@ class CountingLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Handle:
         self.told += 1
         return super().call_soon_threadsafe(callback, *args, context=context)
+
+
+async def commit_together(commit: Callable[[], None]) -> None:
+    await of_loop(GroupCommit).commit(commit)
 
 
 def test_all_who_wait_for_one_commit_share_it():
@@ -406,8 +418,37 @@ def test_a_step_waits_for_one_flush_if_it_has_a_side_effect(
     assert len(writes) == 1 + 10 * 3 + 1
 
 
+def test_a_loop_is_told_once_of_all_answers_of_a_server_that_have_come():
+    given: list[Callable[[Any, Exception | None], None]] = []
+
+    class Log:
+        def __init__(self) -> None:
+            self.group = self
+
+        def commit(self, logs: list[Any], done: Callable[[Any, Exception | None], None]) -> None:
+            given.append(done)
+
+    logs: list[Any] = [Log(), Log(), Log()]
+
+    async def main(loop: CountingLoop) -> None:
+        shared = SharedRoundTrips(loop)
+        waiting = [asyncio.ensure_future(shared.commit(log)) for log in logs]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for done, log in zip(given, logs, strict=True):
+            done(log, None)
+        assert loop.told == 1
+        await asyncio.gather(*waiting)
+
+    loop = CountingLoop()
+    loop.run_until_complete(asyncio.wait_for(main(loop), 60))
+    loop.close()
+    given[0](logs[0], None)  # a late answer finds the loop closed
+
+
 def test_what_threads_tell_the_loop_is_for_no_run_and_what_they_do_is_in_no_scope():
     scopes: list[Any] = []
+    waited_for = threading.Event()  # else the loop's own thread may tell itself
 
     class Loop(CountingLoop):
         def call_soon_threadsafe(  # type: ignore[override]
@@ -418,7 +459,8 @@ def test_what_threads_tell_the_loop_is_for_no_run_and_what_they_do_is_in_no_scop
 
     async def main() -> Any:
         await commit_together(lambda: None)
-        return await off_loop(current_scope.get)
+        asyncio.get_running_loop().call_soon(waited_for.set)
+        return await off_loop(lambda: waited_for.wait(10) and current_scope.get())
 
     loop = Loop()
     try:
@@ -426,3 +468,87 @@ def test_what_threads_tell_the_loop_is_for_no_run_and_what_they_do_is_in_no_scop
     finally:
         loop.close()
     assert len(scopes) == 2 and set(scopes) == {NOWHERE}
+
+
+def test_a_loop_with_other_work_waits_neither_for_files_of_a_run_nor_for_a_slow_disk(
+    monkeypatch, tmp_path
+):
+    """It begins, is cancelled, resumes from a longer record, and ends, beside another task."""
+    home, on_loop = threading.get_ident(), list[str]()
+
+    def noted(kind: type, name: str, slow_s: float = 0.0) -> None:
+        original = getattr(kind, name)
+
+        def act(*args: Any, **options: Any) -> Any:
+            if threading.get_ident() == home:
+                on_loop.append(name)
+            time.sleep(slow_s)
+            return original(*args, **options)
+
+        monkeypatch.setattr(kind, name, act)
+
+    monkeypatch.setattr("eventlog.write.log.committer.request", lambda log, lsn: None)
+    noted(OSFile, "sync", slow_s=0.002)
+    noted(EventLog, "close")
+    noted(EventLog, "records")
+    stops = [60, 0]
+    waits = asyncio.Event()
+
+    async def agent(run: Run) -> str:
+        async for step in run.steps():
+            await run.call(effect, step)
+            if step == stops[0]:
+                waits.set()
+                await asyncio.sleep(600)
+            if step > 60:
+                break
+        return "done"
+
+    async def main() -> None:
+        of = RecoverableAgent(agent, CheckpointStore(tmp_path), checkpoint_every_n=None)
+        first = asyncio.create_task(of.run_with_recovery("t", "r"))
+        await waits.wait()
+        flushes = on_loop.count("sync")
+        assert flushes == SLOW_FLUSHES
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert "close" not in on_loop
+        stops.pop(0)
+        on_loop.clear()
+        second = asyncio.create_task(of.run_with_recovery("t", "r"))
+        assert (await second)["result"] == "done"
+
+    asyncio.run(main())
+    assert set(on_loop) == {"sync"}, "no release, and no load of a long record"
+
+
+def test_a_run_that_was_cancelled_is_released_before_its_caller_knows(monkeypatch, tmp_path):
+    released: list[tuple[int, bool]] = []
+    close = EventLog.close
+
+    def noted(log: EventLog) -> None:
+        close(log)
+        released.append((threading.get_ident(), log._open))
+
+    monkeypatch.setattr(EventLog, "close", noted)
+    begun = asyncio.Event()
+
+    async def agent(run: Run) -> None:
+        await run.call(effect, 1)
+        begun.set()
+        await asyncio.sleep(600)
+
+    async def main() -> None:
+        of = RecoverableAgent(agent, CheckpointStore(tmp_path))
+        task = asyncio.create_task(of.run_with_recovery("t", "r"))
+        await begun.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()  # once more, while a thread releases the run
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        ((thread, is_open),) = released
+        assert thread != threading.get_ident() and not is_open
+
+    asyncio.run(main())

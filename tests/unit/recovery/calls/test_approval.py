@@ -17,14 +17,17 @@ from recovery import (
     RecoverableAgent,
     RecoveryError,
     Resolution,
+    current_call,
     tool,
 )
 from recovery.control.cancel import cancel
 from recovery.control.resolve import resolve
 from recovery.control.send import approve, deny, pending
 from recovery.errors import RunFailedError, WaitingError
+from recovery.journal.call import Call
 from recovery.journal.events import CallAbandoned, CallDecided, CallIntended
 from recovery.ops.fork import fork
+from recovery.stores.memory import MemoryStore
 from recovery.testing.simulated.virtual_time import Clock, Loop
 from tests.support.lives import RUN, Died, recorded
 
@@ -341,3 +344,26 @@ def test_a_fork_asks_anew_for_what_waits(bank: Bank) -> None:
     assert (other.args, other.run_id) == (ALICE, "other")
     assert bank.run(ALICE) == ["paid 10"]
     assert pending(bank.store, "other") == [other]
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_function_of_the_call_has_its_arguments_by_name(by_name: bool) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def is_large(call: Call) -> bool:
+        seen.append(call.arguments)
+        return bool(call.arguments["amount"] > 100)
+
+    @tool(needs_approval=is_large)
+    def charge(order: int, amount: int, *, note: str = "none") -> dict[str, Any]:
+        call = current_call()
+        assert call is not None
+        return call.arguments
+
+    def agent(run: Any) -> Any:
+        return charge(amount=5, order=1) if by_name else charge(1, 5)
+
+    store = CheckpointStore(MemoryStore())
+    given = {"order": 1, "amount": 5, "note": "none"}
+    found = RecoverableAgent(agent, store).run_with_recovery_sync(None, "run")
+    assert found["result"] == given and seen == [given]

@@ -1074,6 +1074,8 @@ def test_a_child_that_is_parked_while_it_waits_parks_its_parent_with_it() -> Non
 class NobodyFlushes:
     def request(self, log: object, lsn: int) -> None: ...
 
+    def forget(self, log: object) -> None: ...
+
 
 def test_before_a_child_does_anything_its_parent_durably_knows_of_it(
     monkeypatch: pytest.MonkeyPatch,

@@ -23,13 +23,14 @@ from recovery import (
     Retry,
     SyncRun,
     current_call,
+    current_run,
     tool,
 )
 from recovery.agent.run import execution_of
 from recovery.agent.undo_run import undo
 from recovery.control.resolve import resolve
 from recovery.declare import tool as tool_module
-from recovery.errors import RunFailedError, RunUndoneError, StoppedError, UndoError
+from recovery.errors import LeftBehindError, RunFailedError, RunUndoneError, StoppedError, UndoError
 from recovery.journal.encoding import decode
 from recovery.journal.events import CallIntended, RunUndone
 from recovery.stores.file import FileStore
@@ -752,6 +753,22 @@ def test_outside_a_call_in_doubt_is_resolved_first():
     resolve(store, "run", call.lsn, Resolution.retry())  # it did not happen
     undo(store, "run", tools=TOOLS)
     assert undone() == ["a"]
+
+
+def test_outside_what_a_compensation_leaves_at_work_is_not_recorded_after_the_undo():
+    store, found = CheckpointStore(), list[Any]()
+
+    def unsend(call: Call, outcome: Any) -> None:
+        found.append(current_run())
+
+    @tool(undo=unsend)
+    def send(what: str) -> None: ...
+
+    start(lambda run: run.call(send, "a"), store)
+    undo(store, "run", tools=[send])
+    (run,) = found
+    with pytest.raises(LeftBehindError):
+        run.call(send, "b")
 
 
 def test_a_call_records_which_compensation_it_has():

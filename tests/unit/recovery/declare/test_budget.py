@@ -47,6 +47,8 @@ class SyncCommitter:
     def request(self, log: EventLog, lsn: int) -> None:
         log.commit_now(lsn)
 
+    def forget(self, log: EventLog) -> None: ...
+
 
 @tool(after_crash="retry")
 def look(what: Any) -> Any:

@@ -13,7 +13,8 @@ from typing import Any, cast
 import pytest
 
 from recovery.declare.scope import NOWHERE, Scope, current_scope
-from recovery.engine.ready_runs import LOOKED_AT_MAX, ReadyRuns, ready_runs_of
+from recovery.engine.of_loop import of_loop
+from recovery.engine.ready_runs import LOOKED_AT_MAX, ReadyRuns
 
 
 class Run:
@@ -89,7 +90,7 @@ def test_a_loop_is_not_kept_alive_and_its_own_callbacks_are_of_no_run() -> None:
 
     async def main() -> Any:
         loop: Any = asyncio.get_running_loop()
-        ready = ready_runs_of(loop)
+        ready = of_loop(ReadyRuns)
         mine = context_in(Scope(cast(Any, run), ""))
         for _ in range(2 * LOOKED_AT_MAX):
             loop.call_soon(callback, context=mine)

@@ -27,7 +27,9 @@ TORN = (0, 1, 30, 100)  # bytes of a write that come to the disk
 def _no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process dies where the agent is, and not in a flush behind its back."""
     monkeypatch.setattr(
-        eventlog.write.log, "committer", SimpleNamespace(request=lambda log, lsn: None)
+        eventlog.write.log,
+        "committer",
+        SimpleNamespace(request=lambda log, lsn: None, forget=lambda log: None),
     )
 
 

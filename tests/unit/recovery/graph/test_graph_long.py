@@ -39,7 +39,9 @@ class Died(BaseException):
 @pytest.fixture(autouse=True)
 def _no_other_thread(monkeypatch: pytest.MonkeyPatch, at_once: None) -> None:
     monkeypatch.setattr(
-        eventlog.write.log, "committer", SimpleNamespace(request=lambda log, lsn: None)
+        eventlog.write.log,
+        "committer",
+        SimpleNamespace(request=lambda log, lsn: None, forget=lambda log: None),
     )
 
 

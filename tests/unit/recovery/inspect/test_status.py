@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from recovery.control.send import approve
 from recovery.errors import RunFailedError
 from recovery.inspect.status import runs, status
 from recovery.reports import RunStatus
+from recovery.stores.memory import MemoryStore
 from recovery.values.codec import BY_NAME
 from tests.support.lives import RUN, Died, after_death, die_in, disk_store, executed, run, run_sync
 
@@ -164,6 +167,35 @@ def test_waiting_for_an_approval_and_for_a_time() -> None:
     assert (found.state, call.state) == ("waiting", "asks") and "approv" in call.then
     approve(store, RUN, call.lsn)
     assert run(agent, store)["result"] == "paid"
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_what_is_due_is_decided_by_the_clock_of_the_store(hours: int) -> None:
+    class Elsewhere(MemoryStore):
+        def time_ns(self) -> int:
+            return time.time_ns() + hours * 3600 * 10**9
+
+    @tool(needs_approval=True, approval_timeout_s=1800)
+    async def refund() -> None: ...
+
+    async def waits(run: Any) -> None:
+        if run.task == "sleeps":
+            await run.sleep(1800)
+        await refund()
+
+    backend = Elsewhere()
+    store = CheckpointStore(backend)
+    agent = RecoverableAgent(waits, store, park_after_s=0)
+    for task in ("sleeps", "asks"):
+        with pytest.raises(ParkedError):
+            asyncio.run(agent.run_with_recovery(task, task))
+    store.submit("any", "task", "later", delay_s=1)
+    has_come = hours > 0
+    for one in (store.run("sleeps").status(), *store.runs(state="waiting")):
+        assert one.due == has_come and round(one.clock_ahead_s / 3600) == hours
+    assert not store.run("later").status().due
+    assert ("denies it" in store.run("asks").status().calls[0].then) == has_come
+    assert (store.run("asks").pending() == []) == has_come
 
 
 def test_failed_cancelled_undone_and_empty() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 import time
 import urllib.request
@@ -15,11 +16,15 @@ from urllib.error import HTTPError
 
 import pytest
 
+from eventlog import LogError, LogLockedError
+from eventlog.errors import UnreachableError
 from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, current_call, tool
 from recovery.errors import TaskMismatchError
+from recovery.stores.postgres import PostgresStore
 from recovery.worker import Worker
 from recovery.worker.health import serve
 from tests.support.postgres import Server
+from tests.support.processes import started, until
 
 paid: Counter[str] = Counter()  # by idempotency key
 
@@ -166,7 +171,7 @@ def test_the_most_urgent_runs_go_first_and_none_too_early(store: CheckpointStore
     due = time.time() + 0.3
     late = store.submit("plain", 4, delay_s=0.3)
     worker = Worker(plain, store, concurrency=1)
-    thread = threading.Thread(target=worker.run_sync)
+    thread = threading.Thread(target=worker.run_sync, daemon=True)
     thread.start()
     while late.status().state != "finished":
         time.sleep(0.02)
@@ -298,6 +303,30 @@ def test_workers_leave_the_runs_of_other_agents_alone(store: CheckpointStore) ->
     assert states(store) == {"run": "submitted"}
 
 
+def test_a_store_that_fails_between_two_questions_does_not_end_a_worker(
+    store: CheckpointStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.submit("stranger", None, "run")
+    worker = Worker({"agent": lambda run: run.task}, store)
+    find, errors = worker._queue.find, [LogError("the store is away")]
+
+    def find_or_fail(**asked: Any) -> Any:
+        if "states" in asked and errors:
+            worker._wake()
+            raise errors.pop()
+        return find(**asked)
+
+    monkeypatch.setattr(worker._queue, "find", find_or_fail)
+    thread = threading.Thread(target=worker.run_sync)
+    thread.start()
+    ends = time.monotonic() + 30
+    while "waits for agent stranger" not in caplog.text and time.monotonic() < ends:
+        time.sleep(0.01)
+    worker.stop()
+    thread.join()
+    assert "waits for agent stranger" in caplog.text and worker.stats.store_errors == 1
+
+
 def test_impossible_workers_are_refused() -> None:
     store = CheckpointStore()
     for agents, options, said in (
@@ -332,6 +361,7 @@ def test_health_and_metrics(tmp_path: Path) -> None:
             "due": 0,
             "running": [],
             "quarantined": {},
+            "store_away_s": 0,
         }
         metrics = got("/metrics")
         assert 'eventlog_worker_runs_total{agent="shop",outcome="finished"} 1.0' in metrics
@@ -355,3 +385,105 @@ def test_agents_of_one_place_have_one_store(tmp_path: Path) -> None:
         Worker({"one": first, "two": RecoverableAgent(shop, str(tmp_path / "other"))})
     with pytest.raises(ValueError, match=r"different stores \(memory and memory"):
         Worker({name: RecoverableAgent(shop, CheckpointStore()) for name in ("one", "two")})
+
+
+def test_a_lost_race_is_no_outcome_and_all_that_is_due_is_counted(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recovery.worker.worker.LOOK_FULL_S", 0.05)
+    others, raced = CheckpointStore(store.backend), threading.Event()
+    seen: list[int] = []
+
+    def agent(run: SyncRun) -> Any:
+        if run.run_id == "run-0":
+            ends = time.monotonic() + 60
+            while worker.stats.due != 4 and time.monotonic() < ends:
+                time.sleep(0.01)
+            seen.append(worker.stats.due)
+        return run.task
+
+    claim = type(store.backend).claim
+
+    def later(backend: Any, run_id: str, takeover: bool = False) -> Any:
+        if run_id == "run-1" and not raced.is_set():
+            raced.set()
+            raise LogLockedError(run_id, 1, "another", "now")
+        return claim(backend, run_id, takeover)
+
+    monkeypatch.setattr(type(store.backend), "claim", later)
+    for number in range(5):
+        others.submit("agent", number, f"run-{number}")
+    worker = Worker({"agent": agent}, store, concurrency=1)
+    worker.run_sync(until_idle=True)
+    assert raced.is_set() and seen == [4]
+    assert dict(worker.stats.ended) == {("agent", "finished"): 5}
+
+
+DYING = """
+import sys, time
+from recovery import CheckpointStore, tool
+from recovery.stores.postgres import PostgresStore
+from recovery.worker import Worker
+
+@tool(after_crash="retry")
+def work():
+    print("working", flush=True)
+    time.sleep(600)
+
+store = CheckpointStore(PostgresStore(sys.argv[1], lease_s=3600))
+Worker({"agent": lambda run: run.call(work)}, store).run_sync()
+"""
+
+
+def test_on_a_server_the_runs_of_a_process_that_died_here_are_taken_before_its_lease_ends(
+    server: Server,
+) -> None:
+    url = server.url()
+    store = CheckpointStore(PostgresStore(url, lease_s=3600))
+    store.submit("agent", None, "run")
+    here = tool(after_crash="retry", name="work")(lambda: "here")
+    worker = Worker({"agent": lambda run: run.call(here)}, store)
+    with started(DYING, url) as start:
+        other = until(start("other"), "working")
+        thread = threading.Thread(target=worker.run_sync, daemon=True)
+        thread.start()
+        other.kill()
+        other.wait()
+        ends = time.monotonic() + 60
+        while (state := store.run("run").status().state) != "finished" and time.monotonic() < ends:
+            time.sleep(0.05)
+    worker.stop()
+    thread.join()
+    assert state == "finished"
+
+
+def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    alone = Server()
+    try:
+        backend = PostgresStore(alone.url(), patience_s=0.5)
+        store = CheckpointStore(backend)
+        store.submit("agent", None, "run", delay_s=3600)
+        worker = Worker({"agent": lambda run: run.task}, store)
+        thread = threading.Thread(target=worker.run_sync, daemon=True)
+        thread.start()
+        alone.stop()
+        ends = time.monotonic() + 60
+        while not worker.stats.away_s and time.monotonic() < ends:
+            worker._wake()
+            time.sleep(0.05)
+        assert worker.stats.store_errors == 1
+        for _ in range(3):
+            with pytest.raises(UnreachableError):
+                backend.find(due=True)
+        alone.start()
+        backend.find(due=True)
+        assert worker.stats.away_s == 0.0 and worker.stats.store_errors == 1
+        worker.stop()
+        thread.join()
+    finally:
+        alone.remove()
+    told = "".join(one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING)
+    assert (told.count("takes no connection: "), told.count("answers again, after")) == (1, 1)
+    assert not any(one.exc_info for one in caplog.records)
