@@ -301,14 +301,9 @@ def read_status(backend: ReadsRuns, run_id: str, approvers: Approvers | None) ->
         return StatusRead(RunStatus(run_id, "unreadable", str(exc), needs_key=needs_key))
 
 
-def status_of(
-    reader: ReadableLog,
-    run_id: str,
-    inbox: OpenInbox | None = None,
-    approvers: Approvers | None = None,
-) -> RunStatus:
+def status_of(reader: ReadableLog, run_id: str, inbox: OpenInbox | None = None) -> RunStatus:
     """The status by an open log; ``inbox`` opens the inbox of a run."""
-    return _status_of(reader, run_id, inbox, approvers, reader).status
+    return _status_of(reader, run_id, inbox, None, reader).status
 
 
 def _status_of(
