@@ -52,7 +52,7 @@ model: $(VENV)/.with-dev ## random programs and aimed faults, and the library br
 
 hive: $(VENV)/.with-dev ## Aden Hive's own classes, of a checkout, in processes that are killed (SRC= HIVE_PYTHON= KILLS=)
 ifdef SRC
-	@HIVE_SRC="$(SRC)" HIVE_KILLS=$(or $(KILLS),12) $(BIN)/pytest -q -s -m "not crash" tests/integration/test_hive_kills.py
+	@HIVE_SRC="$(SRC)" HIVE_KILLS=$(or $(KILLS),12) $(BIN)/pytest -q -s -m "not crash" tests/integration/kills/test_hive_kills.py
 else
 	@echo "skipped: give a checkout of Aden Hive, as in: make hive SRC=../hive   (see docs/hive.md)"
 endif

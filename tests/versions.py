@@ -33,42 +33,42 @@ ENVIRONMENTS: dict[str, tuple[list[str], list[str], list[str]]] = {
         [
             "unit/integrations/test_providers.py",
             "unit/integrations/test_mcp.py",
-            "integration/test_provider_kills.py",
+            "integration/kills/test_provider_kills.py",
         ],
     ),
     "pydantic-ai": (
         ["pydantic-ai"],
         ["pydantic-ai-slim[mcp]"],
-        ["unit/integrations/pydantic_ai", "integration/test_pydantic_ai_kills.py"],
+        ["unit/integrations/pydantic_ai", "integration/kills/test_pydantic_ai_kills.py"],
     ),
     "openai-agents": (
         ["openai-agents"],
         [],
-        ["unit/integrations/openai_agents", "integration/test_openai_agents_kills.py"],
+        ["unit/integrations/openai_agents", "integration/kills/test_openai_agents_kills.py"],
     ),
     "google-adk": (
         ["google-adk"],
         ["mcp"],
         [
             "unit/integrations/google_adk",
-            "integration/test_google_adk_kills.py",
-            "integration/test_example_shops_kills.py",
+            "integration/kills/test_google_adk_kills.py",
+            "integration/kills/test_example_shops_kills.py",
         ],
     ),
     "agent-framework": (
         ["agent-framework"],
         [],
-        ["unit/integrations/agent_framework", "integration/test_agent_framework_kills.py"],
+        ["unit/integrations/agent_framework", "integration/kills/test_agent_framework_kills.py"],
     ),
     "langgraph": (
         ["langgraph"],
         ["langchain", "langgraph-checkpoint-conformance", "pycryptodome"],
-        ["unit/integrations/langgraph", "integration/test_langgraph_kills.py"],
+        ["unit/integrations/langgraph", "integration/kills/test_langgraph_kills.py"],
     ),
     "claude-agent": (
         ["claude-agent"],
         [],
-        ["unit/integrations/claude_agent", "integration/test_example_shops_kills.py"],
+        ["unit/integrations/claude_agent", "integration/kills/test_example_shops_kills.py"],
     ),
     "otel": (
         ["otel"],

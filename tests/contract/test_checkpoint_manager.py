@@ -28,7 +28,7 @@ from recovery.errors import NoSoundCheckpointError
 from recovery.graph import Graph, GraphExecutor
 from recovery.history import checkpoint_store_base
 from recovery.history.retention import Kept
-from tests.support import hive_manager as hive
+from tests.support.hive import manager as hive
 
 RUN = "run_20260123_194332_00000001"
 KEPT: tuple[Kept, ...] = ("all", "prune_old", "latest_only")

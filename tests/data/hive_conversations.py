@@ -17,7 +17,7 @@ from typing import Any
 from eventlog.testing import Crash
 from recovery.integrations.hive import RecordedLoop
 from tests.data.make_runs import Maker, Stored, _fixed, write
-from tests.support.hive_loop import FileConversationStore, NodeConversation, ToolResult, ToolUse
+from tests.support.hive.loop import FileConversationStore, NodeConversation, ToolResult, ToolUse
 
 CONVERSATIONS = Path(__file__).parent / "hive_conversations"
 ITEMS = 3  # of a turn

@@ -1,9 +1,9 @@
-"""docs/hive.md tells of all that is public; tests/integration/test_hive_kills runs its programs."""
+"""docs/hive.md tells of all that is public; integration/kills/test_hive_kills runs its programs."""
 
 from __future__ import annotations
 
 from recovery.integrations import hive
-from tests.support.hive_kills import BLOCKS, PAGE
+from tests.support.hive.kills import BLOCKS, PAGE
 from tests.support.pages import blocks, page_text
 
 

@@ -21,7 +21,7 @@ from eventlog import EventLog, Packed, Record
 from eventlog.repair import repair
 from recovery.journal.events import AttemptFailed, CallAbandoned, HistoryDropped
 from tests.cli.harness import RUNS, call
-from tests.cli.timelines import Script
+from tests.cli.screens.timelines import Script
 
 Span = dict[str, Any]
 SOUND = (

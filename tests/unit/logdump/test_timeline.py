@@ -38,7 +38,7 @@ from recovery.values.codec import REGISTERED
 from recovery.values.pack import pack
 from recovery.values.render import Redaction
 from recovery.values.types import Ref
-from tests.cli.timelines import HOSTILE, Script, day, hostile
+from tests.cli.screens.timelines import HOSTILE, Script, day, hostile
 from tests.support.paths import ROOT, TESTS
 
 

@@ -19,7 +19,7 @@ from recovery import Resolution
 from recovery.call_journal import journal_execution
 from recovery.integrations.hive import RecordedLoop, current_call
 from tests.conftest import Figures
-from tests.support.hive_loop import (
+from tests.support.hive.loop import (
     AgentContext,
     AgentLoop,
     FileConversationStore,

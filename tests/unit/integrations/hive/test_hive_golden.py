@@ -13,7 +13,7 @@ from recovery import CheckpointStore, InDoubtError, Resolution
 from recovery.inspect.status import status
 from recovery.integrations.hive import RecordedLoop
 from tests.data.hive_conversations import CONVERSATIONS, MADE
-from tests.support.hive_loop import FileConversationStore, ToolResult, ToolUse
+from tests.support.hive.loop import FileConversationStore, ToolResult, ToolUse
 
 
 def opened(

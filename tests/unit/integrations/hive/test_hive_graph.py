@@ -17,7 +17,7 @@ from recovery.errors import DivergenceError, UnrecordedResultError
 from recovery.graph import GraphParkedError
 from recovery.inspect.status import status
 from recovery.integrations.hive import recorded_llm, recorded_nodes, recorded_result
-from tests.support.hive_graphs import (
+from tests.support.hive.graphs import (
     EdgeSpec,
     GraphExecutor,
     GraphSpec,

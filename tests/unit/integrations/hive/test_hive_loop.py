@@ -27,7 +27,7 @@ from recovery.integrations.hive import (
     default_store,
 )
 from recovery.journal.events import CallIntended, CallReturned
-from tests.support.hive_loop import (
+from tests.support.hive.loop import (
     AgentContext,
     AgentLoop,
     FileConversationStore,

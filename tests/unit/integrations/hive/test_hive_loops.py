@@ -22,7 +22,7 @@ from recovery.integrations.hive import (
     recorded_nodes,
     recorded_result,
 )
-from tests.support.hive_graphs import (
+from tests.support.hive.graphs import (
     EdgeSpec,
     GraphExecutor,
     GraphSpec,
@@ -33,7 +33,7 @@ from tests.support.hive_graphs import (
     Orchestrator,
     SharedMemory,
 )
-from tests.support.hive_loop import ToolResult, ToolUse
+from tests.support.hive.loop import ToolResult, ToolUse
 from tests.support.lives import RUN, Died, after_death, disk_store
 
 BOTH = pytest.mark.parametrize("executor", [GraphExecutor, Orchestrator])

@@ -18,8 +18,8 @@ from recovery.errors import DamagedRunError
 from recovery.inspect.status import status
 from recovery.integrations.hive import DamagedConversationError, RecordedLoop
 from recovery.journal.events import CallIntended, MessagesChanged, RunStarted
-from tests.support import hive_loop_080
-from tests.support.hive_loop import (
+from tests.support.hive import loop_080 as hive_loop_080
+from tests.support.hive.loop import (
     AgentContext,
     FileConversationStore,
     ToolResult,

@@ -21,8 +21,8 @@ from recovery import (
 )
 from recovery.graph import Graph, GraphExecutor
 from recovery.stores.memory import MemoryStore
-from tests.support import hive_manager as hive
 from tests.support.graphs import RUN, World, chain, manager_on
+from tests.support.hive import manager as hive
 
 
 def executed(manager: CheckpointManager, length: int = 4) -> None:

@@ -1,6 +1,6 @@
 """Runs for the timeline, written record by record, so that each time is known.
 
-    python -m tests.cli.timelines DIRECTORY      writes them there, one log each
+    python -m tests.cli.screens.timelines DIRECTORY      writes them there, one log each
 
 ``day``: a day of an agent with all that a timeline can show. ``long``: 10,000 records. ``hostile``:
 every text in it is markup.

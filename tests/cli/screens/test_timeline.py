@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli import timelines
-from tests.cli.chromium import BINARY, Page, page
 from tests.cli.commands import LOGS
 from tests.cli.harness import RUNS, Processes, call, raw
+from tests.cli.screens import timelines
+from tests.cli.screens.chromium import BINARY, Page, page
 
 UNREADABLE = {"encrypted": 77, "unsupported": 32}
 

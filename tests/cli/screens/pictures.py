@@ -1,4 +1,4 @@
-"""Makes the pictures of the documentation: ``python -m tests.cli.pictures``.
+"""Makes the pictures of the documentation: ``python -m tests.cli.screens.pictures``.
 
 ``docs/img/timeline.png`` needs Chromium, ``docs/img/browse.svg`` Textual. With ``--axe FILE``,
 the script of axe-core (``npm install axe-core``: ``axe-core/axe.min.js``), it also prints what that
@@ -19,9 +19,9 @@ from typing import Any
 from logdump.browse.app import Browser
 from logdump.command import Context
 
-from tests.cli import timelines
-from tests.cli.chromium import BINARY, Page, page
 from tests.cli.harness import RUNS, call
+from tests.cli.screens import timelines
+from tests.cli.screens.chromium import BINARY, Page, page
 from tests.support.paths import ROOT
 
 IMAGES = ROOT / "docs" / "img"

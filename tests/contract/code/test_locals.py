@@ -30,7 +30,7 @@ from recovery.agent_code.lost_locals import lost_locals
 from recovery.stores.memory import MemoryStore
 from recovery.testing import crash_everywhere
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 # What is before the loop, what is in it, what is behind it, and which names are lost.
 LOST = {

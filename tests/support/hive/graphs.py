@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support import hive_loop_080
-from tests.support.hive_loop import (
+from tests.support.hive import loop_080 as hive_loop_080
+from tests.support.hive.loop import (
     AgentLoop,
     FileConversationStore,
 )

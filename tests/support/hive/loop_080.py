@@ -1,12 +1,12 @@
-"""Doubles of what Hive 0.8.0 has otherwise than hive_loop, under the names that it has there."""
+"""Doubles of what Hive 0.8.0 has otherwise than `loop`, under the names that it has there."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from tests.support import hive_loop
-from tests.support.hive_loop import AgentLoop
+from tests.support.hive import loop as hive_loop
+from tests.support.hive.loop import AgentLoop
 
 
 class FileConversationStore:

@@ -10,7 +10,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from tests.support import hive_graphs, hive_loop, hive_loop_080, hive_plans
+from tests.support.hive import graphs as hive_graphs
+from tests.support.hive import loop as hive_loop
+from tests.support.hive import loop_080 as hive_loop_080
+from tests.support.hive import plans as hive_plans
 
 VERSIONS = ("main", "0.8.0", "137")
 

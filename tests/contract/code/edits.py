@@ -1,6 +1,6 @@
 """Small edits of an agent between a crash and the resumption: what each comes to, by kind.
 
-    python -m tests.contract.edits [--verbose]     prints the table, and puts it into the docs
+    python -m tests.contract.code.edits [--verbose]     prints the table, and puts it into the docs
 
 Each edit is made after each of five crashes, which are spread over the run. What counts is who was
 paid, written to or noted down, whatever the words: twice is wrong. A run that stops is accepted and
@@ -28,7 +28,7 @@ from recovery.errors import DivergenceError
 from recovery.graph import GraphExecutor
 from recovery.inspect.status import status
 from recovery.stores.memory import MemoryStore
-from tests.contract.edited_agents import EDITS, Edit, source_of
+from tests.contract.code.edited_agents import EDITS, Edit, source_of
 from tests.support.lives import RUN, Died
 
 POINTS = 5

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from tests.support.hive_graphs import (
+from tests.support.hive.graphs import (
     ExecutionResult,
     GraphSpec,
     NodeContext080,

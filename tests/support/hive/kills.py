@@ -1,4 +1,4 @@
-"""Agents of Hive in processes that are killed: ``python -m tests.support.hive_kills``.
+"""Agents of Hive in processes that are killed: ``python -m tests.support.hive.kills``.
 
 Arguments: the version, where its classes are ("doubles": the doubles stand in for them), the
 subject, a directory, and how many kills. The classes are imported once; each life is a forked
@@ -26,7 +26,7 @@ from typing import Any
 from eventlog import EventLog
 from recovery import CheckpointManager, RecoverableAgent, Resolution, current_call, tool
 from recovery.integrations import hive
-from tests.support import hive_names
+from tests.support.hive import names as hive_names
 from tests.support.pages import blocks
 
 ITEMS = 4

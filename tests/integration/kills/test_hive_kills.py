@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.hive_kills import SUBJECTS
+from tests.support.hive.kills import SUBJECTS
 from tests.support.paths import ROOT
 
 SRC = os.environ.get("HIVE_SRC", "")
@@ -46,7 +46,7 @@ def python() -> str:
 def killed(version: str, subject: str, base: Path, kills: int) -> dict[str, Any]:
     done = subprocess.run(
         [
-            *(python(), "-m", "tests.support.hive_kills", version),
+            *(python(), "-m", "tests.support.hive.kills", version),
             *(str(CORE) if SRC else "doubles", subject, str(base), str(kills)),
         ],
         cwd=ROOT,

@@ -29,13 +29,13 @@ from recovery.graph import Graph, GraphExecutor
 from recovery.inspect.status import status
 from recovery.journal.events import HistoryDropped
 from recovery.stores.memory import MemoryStore
-from tests.contract import edits
-from tests.contract.edited_agents import EDITS
+from tests.contract.code import edits
+from tests.contract.code.edited_agents import EDITS
 from tests.support.lives import RUN, Died, die_in, disk_store, executed, recorded, run, send
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
-PAGE = (Path(__file__).parents[2] / "docs" / "divergence.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "divergence.md").read_text()
 
 
 @tool(after_crash="retry")
@@ -65,7 +65,7 @@ def died(agent: Callable[[Run], Any]) -> CheckpointStore:
 
 
 def test_one_edit_in_ten_stops_at_most_and_no_effect_comes_twice_unannounced() -> None:
-    """The quick sample: each edit once. `python -m tests.contract.edits` makes each five times."""
+    """The quick sample, each edit once; `tests.contract.code.edits` makes each five times."""
     tallies = edits.sweep(EDITS, points_each=1)
     assert len(EDITS) >= 60
     assert sum(one.stops for one in tallies) <= len(tallies) / 10
