@@ -26,7 +26,7 @@ from eventlog.format.frame import (
 )
 from eventlog.remote.directory import RemoteDirectory
 from eventlog.remote.log_server import Batch, Head, Label, Piece
-from eventlog.remote.owners import former_owners
+from eventlog.remote.owner_processes import former_owners
 
 SEGMENT_SIZE = 1 << 20  # an old record is found by reading one
 

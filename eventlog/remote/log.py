@@ -21,7 +21,7 @@ from eventlog.remote.appender import RemoteAppender
 from eventlog.remote.directory import RemoteDirectory
 from eventlog.remote.link import Link
 from eventlog.remote.log_server import Label, Loaded, LogServer
-from eventlog.remote.owners import former_owners
+from eventlog.remote.owner_processes import former_owners
 from eventlog.write.log import EventLog, open_report
 
 LabelOf = Callable[[str, bytes], Label | None]

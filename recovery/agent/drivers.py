@@ -21,7 +21,7 @@ from recovery.declare.spec import ToolSpec, is_generator
 from recovery.engine.drive import drive, drive_async
 from recovery.engine.driver_effects import Commit, Effect, Invoke, Perform, Sleep, WaitForTurn
 from recovery.engine.execution import Execution
-from recovery.engine.of_loop import of_loop
+from recovery.engine.per_event_loop import of_loop
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History
 from recovery.journal.call import Arguments

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from recovery.declare.scope import Scope
 from recovery.engine.driver_effects import WaitForTurn
-from recovery.engine.of_loop import of_loop
+from recovery.engine.per_event_loop import of_loop
 from recovery.engine.ready_runs import ReadyRuns
 from recovery.engine.task_state import (
     Blocking,

@@ -36,7 +36,7 @@ from recovery.declare.spec import ToolSpec
 from recovery.engine.call_in_progress import CallInProgress, Identified
 from recovery.engine.drive import drive, drive_async
 from recovery.engine.driver_effects import Commit, Effect, Sleep, WaitForTurn
-from recovery.engine.of_loop import of_loop
+from recovery.engine.per_event_loop import of_loop
 from recovery.errors import RecoveryError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History

@@ -22,8 +22,8 @@ from recovery.values.types import OutcomeUnknown
 if TYPE_CHECKING:
     from recovery.engine.execution import Execution
     from recovery.replay.lost_records import LostRecords
-    from recovery.replay.owners import Elsewhere
     from recovery.replay.recorded_call import RecordedCall
+    from recovery.replay.run_owners import Elsewhere
 
 _logger = logging.getLogger("recovery")
 

@@ -25,8 +25,8 @@ from recovery.journal.events import (
     RunParked,
 )
 from recovery.option_checks import check_names
-from recovery.replay.owners import Owners
 from recovery.replay.recorded_call import RecordedCall
+from recovery.replay.run_owners import Owners
 from recovery.values.pack import pack
 from recovery.values.sealed import KeyIds
 

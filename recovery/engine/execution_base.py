@@ -29,7 +29,7 @@ from recovery.journal.messages import Messages
 from recovery.journal.redaction import Secrets
 from recovery.journal.usage import Usage
 from recovery.replay.call_view import Failure
-from recovery.replay.owners import Elsewhere
+from recovery.replay.run_owners import Elsewhere
 from recovery.text import store_option
 from recovery.values.pack import pack, unpack
 

@@ -12,8 +12,8 @@ from recovery.inspect.inbox_view import awaited
 from recovery.journal.events import RunCancelled, RunStarted, RunUndone
 from recovery.journal.keys import step_of
 from recovery.replay.matching import Replay
-from recovery.replay.owners import Owners
 from recovery.replay.recorded_call import RecordedCall
+from recovery.replay.run_owners import Owners
 from recovery.text import shown_time
 from recovery.values.pack import unpack
 

@@ -34,8 +34,8 @@ from recovery.journal.submission import Submission, first_record_of, submission_
 from recovery.replay.crash_counts import crashes_in_a_row
 from recovery.replay.error_counts import ErrorTally, RunError, has_diverged
 from recovery.replay.matching import Replay
-from recovery.replay.owners import Owners
 from recovery.replay.progress import Progress, ProgressTally
+from recovery.replay.run_owners import Owners
 from recovery.stores.protocol import ReadsManyRuns, ReadsRuns, clock_ahead_s, in_pages
 from recovery.values.pack import pack, unpack
 

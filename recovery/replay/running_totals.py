@@ -11,9 +11,9 @@ from typing import Any, Protocol, cast
 
 from recovery.journal.events import Event, RunResumed, RunStarted
 from recovery.replay.error_counts import ErrorTally
-from recovery.replay.owners import Owners
 from recovery.replay.progress import ProgressTally
 from recovery.replay.retries import Retries
+from recovery.replay.run_owners import Owners
 from recovery.replay.taken_signals import Signals
 
 

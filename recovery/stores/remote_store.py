@@ -26,7 +26,7 @@ from eventlog.remote.log_server import (
     LostConnectionError,
 )
 from eventlog.remote.log_url import url_of
-from eventlog.remote.owners import is_dead, this_process
+from eventlog.remote.owner_processes import is_dead, this_process
 from recovery.errors import RecoveryError
 from recovery.journal.inbox_messages import RUN_LSN
 from recovery.journal.run_label import label_of

@@ -18,7 +18,7 @@ from typing import Any
 
 import xxhash
 
-from eventlog.remote import owners
+from eventlog.remote import owner_processes
 from recovery import CheckpointStore, OutcomeUnknown, RecoverableAgent, Resolution, Retry, tool
 from recovery.declare.scope import current_call
 from recovery.stores.postgres import PostgresStore
@@ -181,5 +181,5 @@ def _agents() -> dict[str, RecoverableAgent[Any]]:
 if "CHAOS_STORE" in os.environ:
     _Connection.answer_s = ANSWER_S
     if "CHAOS_MACHINE" in os.environ:  # as if it ran on another one
-        owners.machine = lambda: os.environ["CHAOS_MACHINE"]
+        owner_processes.machine = lambda: os.environ["CHAOS_MACHINE"]
     agents = _agents()

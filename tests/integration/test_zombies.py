@@ -228,7 +228,7 @@ def test_on_a_server_all_say_who_may_still_execute_the_call_before_anybody_resum
             assert code == 1 and named in refused and "Nothing was written" in refused
             assert named in resumed() and "end that process before you decide" in resumed()
         with monkeypatch.context() as patch:  # from another machine, whether it lives or not
-            patch.setattr("eventlog.remote.owners.machine", lambda: "another")
+            patch.setattr("eventlog.remote.owner_processes.machine", lambda: "another")
             zombie.kill()
             zombie.wait()
             assert named in says("status", "run")[1]

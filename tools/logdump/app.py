@@ -13,8 +13,8 @@ from eventlog import LogError
 from eventlog.dump import NOT_A_LOG
 from eventlog.errors import EncryptedLogError, UnsupportedFormatError
 from logdump.browse import browse
-from logdump.command import UsageError
 from logdump.commands import dump, export, import_, repair, status
+from logdump.context import UsageError
 from logdump.diff import diff
 from logdump.otlp import otlp
 from logdump.stats import stats

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from types import SimpleNamespace
 
 from eventlog.format.frame import LSN_MAX
-from logdump.command import UsageError
+from logdump.context import UsageError
 from logdump.rows import Row
 from recovery.cli.times import time_ns_of
 

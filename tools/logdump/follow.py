@@ -12,7 +12,7 @@ from eventlog import Damage, LogReader, Record
 from eventlog.errors import UnsupportedFormatError
 from eventlog.read.reader import Position
 from eventlog.read.verify import BAD_SNAPSHOT, DAMAGED, Finding
-from logdump.command import Context
+from logdump.context import Context
 from logdump.rows import Narrator, Row
 from recovery.cli.terminal import note
 

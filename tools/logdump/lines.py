@@ -8,8 +8,8 @@ from eventlog import LogReader
 from eventlog.format.json_values import json_text
 from eventlog.read.verify import Finding
 from logdump.columns import Columns, value_text
-from logdump.command import Context
 from logdump.commands.raw import Raw
+from logdump.context import Context
 from logdump.rows import Row
 from logdump.show import as_line
 from recovery.text import cut, size

@@ -19,7 +19,7 @@ from eventlog.errors import UnreachableError
 from eventlog.remote.log import RemoteReader, ServerClock
 from eventlog.remote.log_server import HEAD_ALONE, Loaded, LostConnectionError, LostOwner
 from eventlog.remote.log_url import url_of
-from eventlog.remote.owners import is_dead, machine
+from eventlog.remote.owner_processes import is_dead, machine
 from recovery.errors import RecoveryError
 from recovery.stores.postgres.connections import Connections
 from recovery.stores.postgres.keys import PostgresKeys

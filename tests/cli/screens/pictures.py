@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from logdump.browse.app import Browser
-from logdump.command import Context
+from logdump.context import Context
 
 from tests.cli.harness import RUNS, call
 from tests.cli.screens import timelines

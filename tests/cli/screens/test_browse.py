@@ -21,7 +21,7 @@ from logdump.browse import browse as browse_module
 from logdump.browse import log as browse_log_module
 from logdump.browse.app import Browser
 from logdump.browse.log import Line, Log
-from logdump.command import Context, UsageError
+from logdump.context import Context, UsageError
 from textual.pilot import Pilot
 
 from eventlog import EventLog

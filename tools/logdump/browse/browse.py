@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from logdump.browse.log import KEYS
-from logdump.command import Context, LogPath, UsageError
+from logdump.context import Context, LogPath, UsageError
 from logdump.places import inside
 from logdump.verify.verify import has_segments
 from recovery.cli.store_options import KeyFile, Redact, StoreOption

@@ -11,8 +11,8 @@ import typer
 from eventlog import LogReader
 from eventlog.dump import TORN
 from eventlog.read.verify import Finding
-from logdump.command import Context, LogPath, UsageError
 from logdump.commands.raw import Raw
+from logdump.context import Context, LogPath, UsageError
 from logdump.filter import Wanted
 from logdump.follow import Pause, arrivals, opened
 from logdump.lines import Lines

@@ -11,7 +11,7 @@ from eventlog import LogReader
 from eventlog.dump import TORN
 from eventlog.errors import UnsupportedFormatError
 from eventlog.transfer import export
-from logdump.command import Context, LogPath
+from logdump.context import Context, LogPath
 from logdump.places import inside
 from logdump.show import problems
 from recovery.cli.store_options import KeyFile, StoreOption

@@ -13,7 +13,7 @@ import typer
 from eventlog.encryption import Encryption
 from eventlog.format.envelope import KEY_ID
 from eventlog.transfer import import_
-from logdump.command import Context, UsageError
+from logdump.context import Context, UsageError
 from recovery.cli.store_options import KeyFile, StoreOption
 from recovery.cli.working import working
 from recovery.text import count, printable

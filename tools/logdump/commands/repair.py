@@ -11,7 +11,7 @@ import typer
 from eventlog import LogLockedError, LogReader
 from eventlog.dump import Json
 from eventlog.repair import RepairPlan, plan, repair
-from logdump.command import Context, LogPath, UsageError
+from logdump.context import Context, LogPath, UsageError
 from logdump.show import as_line, finding_line
 from logdump.verify.consequences import HOPELESS
 from logdump.verify.verify import meaning_of, run_in

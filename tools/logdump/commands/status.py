@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.text import Text
 
 from eventlog import LogReader
-from logdump.command import Context, LogPath
+from logdump.context import Context, LogPath
 from logdump.places import inside, may_have_inbox, name_of, segment_sizes
 from logdump.show import as_line
 from recovery.cli.next_steps import Commands

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from logdump.command import Context, LogPath, UsageError
+from logdump.context import Context, LogPath, UsageError
 from logdump.diff.screen import Screen
 from logdump.places import beside
 from logdump.show import as_line

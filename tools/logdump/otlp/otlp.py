@@ -16,7 +16,7 @@ from eventlog.dump import TORN
 from eventlog.errors import EncryptedLogError
 from eventlog.read.verify import EncryptedFrame, Finding, Totals, examine
 from eventlog.repair import LOST
-from logdump.command import Context, LogPath
+from logdump.context import Context, LogPath
 from logdump.otlp.json_output import request, span_line
 from logdump.places import beside, name_of
 from logdump.show import problems

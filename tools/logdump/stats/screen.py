@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eventlog import LogReader, Record
-from logdump.command import Context
+from logdump.context import Context
 from logdump.stats.log_statistics import PARTS, LogStatistics, ToolTotals
 from recovery.cli.status_view import grid
 from recovery.journal.encoding import decode_shallow

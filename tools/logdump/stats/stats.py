@@ -11,7 +11,7 @@ import typer
 from eventlog import LogReader, Record
 from eventlog.dump import TORN, Totals
 from eventlog.read.verify import DecodedFrame, EncryptedFrame, examine
-from logdump.command import Context, LogPath, UsageError
+from logdump.context import Context, LogPath, UsageError
 from logdump.places import segment_sizes
 from logdump.show import as_line, finding_line
 from logdump.stats.frames import Frames

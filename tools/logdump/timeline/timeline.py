@@ -12,7 +12,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from eventlog import LogReader
-from logdump.command import Context, LogPath, UsageError
+from logdump.context import Context, LogPath, UsageError
 from logdump.timeline.model import Timeline
 from logdump.timeline.page import page
 from logdump.timeline.texts import Texts

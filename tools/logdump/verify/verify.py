@@ -11,7 +11,7 @@ from pathlib import Path
 from eventlog import LogError, LogReader
 from eventlog.dump import BAD_SNAPSHOT, DAMAGED, GAP, NOT_A_LOG, Finding, Json, Totals, verify
 from eventlog.errors import EncryptedLogError
-from logdump.command import Context, LogPath, UsageError
+from logdump.context import Context, LogPath, UsageError
 from logdump.places import inside, may_have_inbox, name_of
 from logdump.show import as_line, finding_line, place_line, summary_line
 from logdump.verify.consequences import Consequences, InboxConsequences, Refusal, is_run

@@ -30,7 +30,7 @@ from recovery.agent.shared_commits import (
 )
 from recovery.declare.scope import NOWHERE, current_scope
 from recovery.engine import task_state
-from recovery.engine.of_loop import of_loop
+from recovery.engine.per_event_loop import of_loop
 from recovery.engine.task_state import context_of
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from recovery.declare.scope import NOWHERE, Scope, current_scope
-from recovery.engine.of_loop import of_loop
+from recovery.engine.per_event_loop import of_loop
 from recovery.engine.ready_runs import LOOKED_AT_MAX, ReadyRuns
 
 
