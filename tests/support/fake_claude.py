@@ -205,7 +205,8 @@ class FakeClaude(Transport):
             return
         self.seen.append(text)
         with (self._place / "transcript").open("a") as file:
-            file.write(json.dumps({"id": use_id, "name": name, "input": args}) + "\n")
+            use = {"id": use_id, "name": name, "input": args}
+            file.write(json.dumps({**use, "text": text, "is_error": is_error}) + "\n")
         block = {"type": "tool_result", "tool_use_id": use_id, "content": text}
         await self._send.send(self._message("user", [{**block, "is_error": is_error}]))
 
@@ -226,6 +227,6 @@ class FakeClaude(Transport):
 
 
 def transcript(place: Path) -> list[dict[str, Any]]:
-    """The uses of tools whose results the conversation has."""
+    """The uses of tools whose results the conversation has, with these results."""
     file = place / "transcript"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []

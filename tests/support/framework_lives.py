@@ -1,21 +1,46 @@
-"""Lives of frameworks' agents: processes that are killed, and what they ask models."""
+"""Lives of frameworks' agents: processes that are killed, and what they ask models.
+
+All these are killed before and after each append. Each has several tools at once, a tool whose
+first attempt fails (`retry=`), and a tool that wants other arguments from the model; compared are
+all messages, the bodies of all requests, and effects outside. Where it is otherwise:
+
+agents of                       approval                 streams    otherwise
+Anthropic, OpenAI (clients)     ours                     yes        OpenAI's server has the messages
+MCP sessions                    ours                     has none   no requests, no `retry=`
+Pydantic AI                     its own                  yes
+OpenAI Agents SDK               ours and its own         yes
+Google ADK, Agent Framework     ours and theirs          yes
+LangChain (RecordedCalls)       ours and its interrupts  yes
+LangGraph (EventLogSaver)       its interrupts           yes        no calls, so no `retry=`
+LangGraph (RecordedTools)       ours                     the saver's test  no `retry=`
+Claude Agent SDK                ours                     has none   no requests: its CLI makes them
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recovery import CheckpointStore, RecoverableAgent, Resolution, RunResult
+from recovery import (
+    CheckpointStore,
+    RecoverableAgent,
+    Resolution,
+    Retry,
+    RunResult,
+    current_call,
+)
 from recovery.errors import InDoubtError
+from recovery.journal.events import CallIntended
 from tests.support import outside
 from tests.support.kill_sweep import RUNS, Found, Live, Settle, settle, sweep
-from tests.support.lives import RUN, Died
+from tests.support.lives import RUN, Died, recorded
 from tests.support.paths import ROOT
 
 ALL = 10_000  # kills
@@ -24,8 +49,32 @@ ALL = 10_000  # kills
 # -- tools that agents of several frameworks have
 
 
+AGAIN: Any = {"after_crash": "retry", "retry": Retry(attempts=2, delay_s=0)}
+
+
+def fails_at_first() -> None:
+    """Raise in the first attempt at a call, in whatever process that is."""
+    call = current_call()
+    assert call is not None
+    if call.attempt == 1:
+        raise ConnectionError("no line")
+
+
+async def meets(*tools: str) -> None:
+    """Wait until the log has an intent for each of these: calls that are made one after another,
+    and not at once, never end."""
+    store = CheckpointStore(outside.place() / RUNS)
+
+    def called() -> Counter[str]:
+        return Counter(one.tool for one in recorded(store, CallIntended))
+
+    while not Counter(tools) <= called():  # noqa: ASYNC110 - a log has no event
+        await asyncio.sleep(0.001)
+
+
 async def pay(cents: int, to: str) -> str:
-    """Pay."""
+    """Pay; each turn has two of them."""
+    await meets("pay", "pay")
     return outside.did(f"pay {cents} {to}", f"paid {cents}")
 
 
@@ -75,28 +124,22 @@ def ended(place: Path, agent_fn: Callable[[Any], Any], task: str = "Sell!") -> R
     return agent.run_with_recovery_sync(task, RUN)
 
 
-def recorded_answers(place: Path, name: str = "model") -> list[Any]:
-    """What models have answered, as the log has it now."""
-    return [
-        event.value
-        for event in CheckpointStore(place / RUNS).run(RUN).events(until="now")
-        if event.kind == "outcome" and event.tool == name
-    ]
+def keep_request(place: Path, body: Any, model: str | tuple[str, ...] = "model") -> None:
+    """Write down a request that reached a model. All earlier ones may have answers in the log of
+    the run, and this one none. ``model``: how the name of a request ends there."""
+    events = CheckpointStore(place / RUNS).run(RUN).events(until="now")
+    answered = sum(one.kind == "outcome" and one.tool.endswith(model) for one in events)
+    line = json.dumps(body, sort_keys=True)
+    with (place / "requests").open("a+") as file:
+        file.seek(0)
+        others = {*file.read().splitlines()} - {line}
+        assert answered <= len(others), f"asked again: {line}"
+        file.write(f"{line}\n")
 
 
-def keep_request(place: Path, who: str, turn: int, body: Any) -> None:
-    """Write down a request that reached a model."""
-    with (place / "requests").open("a") as file:
-        file.write(json.dumps([who, turn, body]) + "\n")
-
-
-def requests(place: Path) -> dict[str, Any]:
+def requests(place: Path) -> list[str]:
     """The bodies of the requests: one that a crash cut short is made again, and is the same."""
-    bodies: dict[str, Any] = {}
-    for line in (place / "requests").read_text().splitlines():
-        who, turn, body = json.loads(line)
-        assert bodies.setdefault(f"{who} {turn}", body) == body, "one request in two forms"
-    return bodies
+    return sorted({*(place / "requests").read_text().splitlines()})
 
 
 def die_in_the_program_of(page: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,14 @@ from recovery import CheckpointStore, Run, tool
 from recovery.integrations.openai_agents import Runner, recorded, wire
 from recovery.journal.events import CallIntended
 from tests.support import outside
-from tests.support.framework_lives import ended
+from tests.support.framework_lives import (
+    AGAIN,
+    ended,
+    fails_at_first,
+    keep_request,
+    meets,
+    requests,
+)
 from tests.support.kill_sweep import RUNS
 from tests.support.lives import recorded as lives_recorded
 
@@ -70,19 +78,22 @@ def calls(name: str, call_id: str, **arguments: Any) -> ResponseFunctionToolCall
 
 
 class FakeModel(Model):
-    """``decide``: from the instructions and the input items to the output items."""
+    """``decide``: from the instructions and the input items to the output items. ``place``: where
+    requests are written down; their answers must not be in the log then."""
 
-    def __init__(self, decide: Decide, name: str = "fake") -> None:
-        self.decide, self.model = decide, name
+    def __init__(self, decide: Decide, name: str = "fake", place: Path | None = None) -> None:
+        self.decide, self.model, self.place = decide, name, place
 
-    def _output(self, instructions: Any, given: Any, rest: Any) -> list[Any]:
+    def _output(self, instructions: Any, given: Any, tools: Any) -> list[Any]:
         items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+        if self.place is not None:
+            keep_request(self.place, [instructions, items, [one.name for one in tools]])
         return self.decide(instructions or "", items)
 
     async def get_response(
         self, system_instructions: Any, input: Any, *rest: Any, **named: Any
     ) -> ModelResponse:
-        output = self._output(system_instructions, input, rest)
+        output = self._output(system_instructions, input, rest[1] if rest else ())
         await asyncio.sleep(0)
         used = Usage(requests=1, input_tokens=100, output_tokens=10, total_tokens=110)
         return ModelResponse(output=output, usage=used, response_id="resp_1")
@@ -90,7 +101,7 @@ class FakeModel(Model):
     async def stream_response(
         self, system_instructions: Any, input: Any, *rest: Any, **named: Any
     ) -> AsyncIterator[Any]:
-        output = self._output(system_instructions, input, rest)
+        output = self._output(system_instructions, input, rest[1] if rest else ())
         used = ResponseUsage(
             input_tokens=100,
             output_tokens=10,
@@ -135,16 +146,17 @@ def answered(items: list[Any]) -> set[str]:
 
 
 @function_tool
-@tool(after_crash="retry", retry=2)
+@tool(**AGAIN)
 def search(query: str) -> list[str]:
     """Search."""
+    fails_at_first()
     return [f"{query} 1", f"{query} 2"]  # it may be made again
 
 
 @function_tool
 async def reserve(context: ToolContext[Any], item: str, count: int = 1) -> str:
     """Reserve."""
-    await asyncio.sleep(0)
+    await meets("reserve", "reserve")
     return outside.did(f"reserve {item}", f"{count} {item}")
 
 
@@ -234,12 +246,13 @@ def clerk_decides(instructions: str, items: list[Any]) -> list[Any]:
 
 def shop() -> Agent[Any]:
     """Two agents that hand off to one another, and one that is a tool."""
-    clerk = Agent("clerk", model=FakeModel(clerk_decides), tools=[note])
-    triage = Agent("triage", instructions="Help.", model=FakeModel(triage_decides))
+    model = partial(FakeModel, place=outside.place())
+    clerk = Agent("clerk", model=model(clerk_decides), tools=[note])
+    triage = Agent("triage", instructions="Help.", model=model(triage_decides))
     billing = Agent(
         "billing",
         instructions=lambda context, agent: f"You are {agent.name}.",
-        model=FakeModel(billing_decides),
+        model=model(billing_decides),
         tools=[charge],
         mcp_servers=[Stock()],
         handoffs=[triage],
@@ -318,7 +331,8 @@ async def by_handmade(context: Any, text: str) -> str:
 async def chats(run: Run) -> Any:
     """Two turns of a conversation in a session, with approvals of the SDK's own."""
     handmade = FunctionTool("search", "Search.", {"type": "object"}, by_handmade, False)
-    clerk = Agent("clerk", model=FakeModel(refund_decides), tools=[refund, erase, handmade])
+    model = FakeModel(refund_decides, place=outside.place())
+    clerk = Agent("clerk", model=model, tools=[refund, erase, handmade])
     session = SQLiteSession("chat", outside.place() / "session.db")
     all_told = []
     for text in ("refund me", "and again"):
@@ -368,7 +382,7 @@ def live(agent: Callable[[Run], Any]) -> Callable[[Path], Any]:
         result = ended(place, agent, "buy shoes")["result"]
         intents = lives_recorded(CheckpointStore(place / RUNS), CallIntended)
         asked = [one.args[0][0] for one in intents if one.tool == "model"]
-        return json.loads(json.dumps([result, asked]))
+        return json.loads(json.dumps([result, asked, requests(place)]))
 
     return lives
 

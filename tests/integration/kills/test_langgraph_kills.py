@@ -26,7 +26,15 @@ from langgraph.types import Command, interrupt
 from recovery import CheckpointStore, Run, SyncRun
 from recovery.integrations.langgraph.tools import RecordedCalls
 from tests.support import outside
-from tests.support.framework_lives import ended, kills, survives
+from tests.support.framework_lives import (
+    AGAIN,
+    ended,
+    fails_at_first,
+    keep_request,
+    kills,
+    requests,
+    survives,
+)
 from tests.support.kill_sweep import RUNS, settle
 from tests.support.langchain_models import OfflineModel
 from tests.support.lives import RUN
@@ -44,6 +52,7 @@ ASKS: Turns = [[("order", {"what": "tea"}), ("pay", {"cents": 6, "to": "bob"})]]
 @langchain_tool
 def search(query: str) -> list[str]:
     """Searches."""
+    fails_at_first()
     return [query, "cup"]
 
 
@@ -82,15 +91,12 @@ class Model(OfflineModel):
 
     place: Path
     turns: Turns = TURNS
+    keeps: bool = True
 
     def says(self, messages: Any) -> AIMessage:
         turn = sum(isinstance(one, AIMessage) for one in messages)
-        runs = CheckpointStore(self.place / RUNS)
-        events = runs.run(RUN).events(until="now") if RUN in runs.backend.run_ids() else ()
-        answered = [one for one in events if one.kind == "outcome" and one.tool == "model"]
-        assert len(answered) <= turn, f"request {turn} is made again"
-        with (self.place / "requests").open("a") as file:
-            file.write(json.dumps([turn, *transcript(messages)]) + "\n")
+        if self.keeps:
+            keep_request(self.place, transcript(messages))
         calls = [
             {"name": name, "args": given, "id": f"{turn}-{at}"}
             for at, (name, given) in enumerate(self.turns[turn] if turn < len(self.turns) else [])
@@ -115,7 +121,7 @@ def transcript(messages: list[Any]) -> list[str]:
 
 def agent_of(place: Path, turns: Turns = TURNS, **options: Any) -> Any:
     policies: dict[str, Any] = {
-        "search": {"after_crash": "retry"},
+        "search": AGAIN,
         "refund": {"needs_approval": True},
     }
     return create_agent(
@@ -141,7 +147,7 @@ def streamed(place: Path) -> Any:
                 texts.append(event[0].content)
         return [*transcript(state["messages"]), "".join(texts)]
 
-    return told(place, ended(place, sell)["result"])
+    return [ended(place, sell)["result"], requests(place)]
 
 
 def awaited(place: Path) -> Any:
@@ -158,12 +164,7 @@ def awaited(place: Path) -> Any:
             state = await agent.ainvoke(answer, config)
         return transcript(state["messages"])
 
-    return told(place, ended(place, sell)["result"])
-
-
-def told(place: Path, result: Any) -> Any:
-    lines = (place / "requests").read_text().splitlines()
-    return [result, sorted({*lines})]  # a request that is made again has the same body
+    return [ended(place, sell)["result"], requests(place)]
 
 
 def person(place: Path, how: str) -> None:
@@ -178,7 +179,9 @@ def person(place: Path, how: str) -> None:
 def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is slow the first time, before the processes are forked."""
     place = tmp_path_factory.mktemp("warm")
-    asyncio.run(create_agent(Model(place=place)).ainvoke({"messages": [HumanMessage("warm")]}))
+    asyncio.run(
+        create_agent(Model(place=place, keeps=False)).ainvoke({"messages": [HumanMessage("warm")]})
+    )
     convert_to_openai_tool(search)
 
 

@@ -1,8 +1,8 @@
 """Agents of the OpenAI Agents SDK end as if nobody had killed them, killed at each append.
 
-Compared are all items and messages, the bodies of all requests (those that the SDK made, and those
-that the log has), the usage, and the effects outside. No field is left out. What the fake model
-draws (ids of messages and responses, times) is the same each time.
+Compared are all items and messages, the bodies of all requests (those that the SDK made, those that
+reached the model, and those that the log has), the usage, and the effects outside. No field is left
+out. What the fake model draws (ids of messages and responses, times) is the same each time.
 """
 
 from __future__ import annotations

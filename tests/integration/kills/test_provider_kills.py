@@ -1,8 +1,8 @@
 """Plain loops over providers' clients and MCP servers, killed before and after every append.
 
-The transcript is the whole conversation, and the body of each request that a provider was sent.
-A request that a crash cut is sent again, so that equal bodies count once. Effects of tools are
-counted outside.
+The transcript is the whole conversation, and the body of each request that a provider was sent. No
+field is left out. A request that a crash cut is sent again, so that equal bodies count once.
+Effects of tools are counted outside. MCP has no requests to models, and no streams.
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ from recovery.integrations.anthropic import recorded_client as recorded_anthropi
 from recovery.integrations.mcp import RecordedClient
 from recovery.integrations.openai import recorded_client as recorded_openai
 from tests.support import outside
-from tests.support.framework_lives import ended, kills, survives
+from tests.support.framework_lives import (
+    AGAIN,
+    ended,
+    fails_at_first,
+    keep_request,
+    kills,
+    meets,
+    requests,
+    survives,
+)
 from tests.support.providers import Provider, message, message_events, response, response_events
 
 
@@ -50,26 +59,23 @@ class Scripted(Provider):
         self, place: Path, plain: Callable[[Body], Body], streamed: Callable[[Body], list[Any]]
     ) -> None:
         super().__init__()
-        self._file, self._plain, self._streamed = place / "requests", plain, streamed
+        self._place, self._plain, self._streamed = place, plain, streamed
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         body = json.loads(request.content)
-        with self._file.open("a") as file:
-            file.write(json.dumps(body, sort_keys=True) + "\n")
+        keep_request(self._place, body, ("anthropic.messages", "openai.responses"))
         if body.get("stream"):
             return self.streamed(self._streamed(body), {"request-id": "req"})
         return httpx2.Response(200, json=self._plain(body), headers={"x-request-id": "req"})
-
-    def sent(self) -> list[str]:
-        return sorted({*self._file.read_text().splitlines()})
 
 
 # -- tools
 
 
-@tool(after_crash="retry")
+@tool(**AGAIN)
 async def search(what: str) -> str:
-    await asyncio.sleep(0.002 if what == "otters" else 0)
+    fails_at_first()
+    await meets("search", "search")
     return f"found {what}"
 
 
@@ -135,7 +141,7 @@ def loop_of_anthropic(place: Path) -> Any:
     provider = Scripted(place, lambda body: message(), message_to)
     client = recorded_anthropic(provider.async_anthropic_client())
 
-    async def agent(run: Run) -> str:
+    async def agent(run: Run) -> Any:
         history: list[Any] = [{"role": "user", "content": run.task}]
         while True:
             async with client.messages.stream(
@@ -148,7 +154,7 @@ def loop_of_anthropic(place: Path) -> Any:
             history.append({"role": "assistant", "content": blocks})
             uses = [one for one in said.content if one.type == "tool_use"]
             if not uses:
-                return str(said.stop_reason)
+                return [history, said.stop_reason]
             made = [called(one.name, dict(one.input), one.id) for one in uses]
             results = [
                 {"type": "tool_result", "tool_use_id": use.id, "content": text, "is_error": failed}
@@ -156,9 +162,7 @@ def loop_of_anthropic(place: Path) -> Any:
             ]
             history.append({"role": "user", "content": results})
 
-    result = ended(place, agent, "begin")["result"]
-    # A run that has ended is not executed again: what it has said is in the provider's requests.
-    return {"result": result, "sent": provider.sent()}
+    return {"result": ended(place, agent, "begin")["result"], "sent": requests(place)}
 
 
 # -- OpenAI: a plain loop, whose conversation the provider holds
@@ -212,7 +216,7 @@ def loop_of_openai(place: Path) -> Any:
         kept = client.responses.create(model="m", input="keep this", conversation="conv_1")
         return [said and said.output_text, said and said._request_id, words, kept.id]
 
-    return {"result": ended(place, agent, "begin")["result"], "sent": provider.sent()}
+    return {"result": ended(place, agent, "begin")["result"], "sent": requests(place)}
 
 
 # -- MCP: tools of a server, three calls at once
@@ -246,6 +250,8 @@ def loop_of_mcp(place: Path) -> Any:
 
             async def counted(name: str, given: Any, **more: Any) -> Any:
                 result = await sends(name, given, **more)
+                if name == "send":
+                    await meets("post.send", "post.send")
                 if name != "look":
                     kept = result.model_dump(mode="json", by_alias=True, exclude_unset=True)
                     outside.did(f"{name} {given}", kept)

@@ -20,10 +20,12 @@ from pydantic import BaseModel
 from recovery import CheckpointStore, Run
 from tests.support import outside
 from tests.support.framework_lives import (
+    AGAIN,
     ended,
+    fails_at_first,
     keep_request,
     kills,
-    recorded_answers,
+    meets,
     requests,
     survives,
 )
@@ -81,10 +83,6 @@ def said(messages: list[ModelMessage]) -> int:
 
 
 def keep(place: Path, who: str, messages: list[ModelMessage], info: AgentInfo) -> None:
-    """Write down a request; its answer must not be in the log."""
-    turn = said(messages)
-    answered = recorded_answers(place, f"{who}.model")
-    assert len(answered) <= turn, f"request {turn} of {who} is made again"
     body = without_process(
         {
             "who": who,
@@ -93,7 +91,7 @@ def keep(place: Path, who: str, messages: list[ModelMessage], info: AgentInfo) -
             "settings": to_jsonable_python(info.model_settings),
         }
     )
-    keep_request(place, who, turn, body)
+    keep_request(place, body)
 
 
 def without_process(value: Any) -> Any:
@@ -149,6 +147,7 @@ def expert_of(place: Path) -> Agent[None, str]:
 def with_tools(agent: Agent[None, Any]) -> None:
     @agent.tool
     async def pay(ctx: RunContext[None], cents: int, to: str) -> dict[str, Any]:
+        await meets("pay", "guess")
         return outside.did(f"pay {cents}", {"kind": "receipt", "to": to})
 
     @agent.tool_plain
@@ -192,8 +191,9 @@ def whole_agent(place: Path) -> Agent[None, Receipt]:
     )
     with_tools(agent)
 
-    @agent.tool_plain(metadata={"recovery": ToolPolicy(after_crash="retry")})
+    @agent.tool_plain(metadata={"recovery": AGAIN})
     def search(query: str) -> list[str]:
+        fails_at_first()
         return [query, "cup"]
 
     @agent.tool(metadata={"recovery": ToolPolicy(after_crash="retry")})

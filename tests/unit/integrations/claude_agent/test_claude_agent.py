@@ -22,7 +22,9 @@ from recovery.call_journal import CallJournal
 from recovery.integrations.claude_agent import RecordedTools, known_results
 from tests.support import outside
 from tests.support.fake_claude import FakeClaude, Use, transcript
+from tests.support.framework_lives import AGAIN, fails_at_first, meets
 from tests.support.kill_sweep import RUNS, settle, sweep
+from tests.support.lives import RUN
 from tests.support.scale import scaled
 
 SCRIPT: list[list[Use]] = [
@@ -47,16 +49,38 @@ async def look(args: dict[str, Any]) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": f"saw {args['what']}"}]}
 
 
+@claude_tool("bill", "Sends a bill", {"to": str})
+@tool(**AGAIN)
+async def bill(args: dict[str, Any]) -> dict[str, Any]:
+    fails_at_first()
+    return {"content": [{"type": "text", "text": f"billed {args['to']}"}]}
+
+
+@claude_tool("post", "Posts a letter: two in each turn", {"to": str})
+async def post(args: dict[str, Any]) -> dict[str, Any]:
+    await meets("post", "post")
+    gives = outside.did(f"letter to {args['to']}", f"posted to {args['to']}")
+    return {"content": [{"type": "text", "text": gives}]}
+
+
+@claude_tool("refund", "Refunds, when a person has approved it", {"cents": int})
+@tool(needs_approval=True)
+async def refund(args: dict[str, Any]) -> dict[str, Any]:
+    gives = outside.did(f"refund {args['cents']}", f"refunded {args['cents']}")
+    return {"content": [{"type": "text", "text": gives}]}
+
+
+TOOLS = [send, look, bill, post, refund]
+
+
 async def talk(
     place: Path, script: list[list[Use]] = SCRIPT, *, old: bool = False, **options: Any
 ) -> FakeClaude:
     known = [one["id"] for one in transcript(place)]
     fake = FakeClaude(place, script, old=old, **options)
-    with CallJournal(place / RUNS, "chat", known=known) as journal:
+    with CallJournal(place / RUNS, RUN, known=known, park_after_s=0) as journal:
         tools = RecordedTools(journal)
-        asked = tools.options(
-            ClaudeAgentOptions(mcp_servers={"mail": tools.server("mail", [send, look])})
-        )
+        asked = tools.options(ClaudeAgentOptions(mcp_servers={"mail": tools.server("mail", TOOLS)}))
         async for _ in tools.watch(query(prompt="go", options=asked, transport=fake)):
             pass
     return fake
@@ -83,7 +107,7 @@ def test_calls_and_results_are_in_the_log(tmp_path: Path) -> None:
     assert made(tmp_path) == EFFECTS
     assert "sent to ada" in fake.seen and "saw inbox" in fake.seen
     calls, outcomes = {}, {}
-    for event in CheckpointStore(tmp_path / RUNS).run("chat").events(until="now"):
+    for event in CheckpointStore(tmp_path / RUNS).run(RUN).events(until="now"):
         if event.kind == "call":
             calls[event.call] = event.tool, event.call_id
         elif event.kind == "outcome":
@@ -108,7 +132,7 @@ def test_an_error_of_a_tool_reaches_the_model_and_the_log(tmp_path: Path) -> Non
     script: list[list[Use]] = [[("mcp__mail__look", {"what": "nowhere"}), ("Bash", {"c": "x"})]]
     fake = asyncio.run(talk(tmp_path, script, fails=("Bash",)))
     assert "there is no such place" in fake.seen
-    events = CheckpointStore(tmp_path / RUNS).run("chat").events(until="now")
+    events = CheckpointStore(tmp_path / RUNS).run(RUN).events(until="now")
     assert sorted(event.tool for event in events if event.kind == "failure") == ["Bash", "look"]
 
 
@@ -116,7 +140,7 @@ def test_what_the_user_does_not_permit_is_in_no_doubt(tmp_path: Path) -> None:
     outside.moved_to(tmp_path)
     asyncio.run(talk(tmp_path, denies=("Bash",)))
     assert made(tmp_path) == EFFECTS - Counter(['Bash {"command": "make"}'])
-    assert CheckpointStore(tmp_path / RUNS).run("chat").status().in_doubt == ()
+    assert CheckpointStore(tmp_path / RUNS).run(RUN).status().in_doubt == ()
 
 
 def test_no_tool_is_executed_whose_intent_cannot_be_recorded(
@@ -140,7 +164,7 @@ def test_hooks_of_the_user_stay(tmp_path: Path) -> None:
     async def theirs(given: Any, tool_use_id: Any, context: Any) -> Any:
         return {}
 
-    with CallJournal(tmp_path, "chat") as journal:
+    with CallJournal(tmp_path, RUN) as journal:
         mine = HookMatcher(matcher="Bash", hooks=[theirs])
         options = RecordedTools(journal).options(ClaudeAgentOptions(hooks={"PreToolUse": [mine]}))
     assert options.hooks is not None
@@ -160,14 +184,14 @@ def test_a_built_in_tool_that_was_interrupted_is_reported(tmp_path: Path) -> Non
     outside.moved_to(tmp_path)
 
     async def first() -> None:
-        with CallJournal(tmp_path / RUNS, "chat") as journal:
+        with CallJournal(tmp_path / RUNS, RUN) as journal:
             tools = RecordedTools(journal)
             given = {"tool_name": "Bash", "tool_input": {"command": "make"}, "tool_use_id": "t1"}
             assert await tools.before(given, "t1", None) == {}
             journal.close()  # the process dies
 
     async def second() -> dict[str, Any]:
-        with CallJournal(tmp_path / RUNS, "chat", known=[]) as journal:
+        with CallJournal(tmp_path / RUNS, RUN, known=[]) as journal:
             (call,) = journal.in_doubt()
             assert (call.tool, call.call_id, call.args) == ("Bash", "t1", ({"command": "make"},))
             tools = RecordedTools(journal)
@@ -177,12 +201,12 @@ def test_a_built_in_tool_that_was_interrupted_is_reported(tmp_path: Path) -> Non
     asyncio.run(first())
     with pytest.raises(InDoubtError):
         asyncio.run(second())
-    handle = CheckpointStore(tmp_path / RUNS).run("chat")
+    handle = CheckpointStore(tmp_path / RUNS).run(RUN)
     (call,) = handle.status().in_doubt
     handle.resolve(call, Resolution.outcome("it was made"))
 
     async def third() -> dict[str, Any]:
-        with CallJournal(tmp_path / RUNS, "chat", known=[]) as journal:
+        with CallJournal(tmp_path / RUNS, RUN, known=[]) as journal:
             tools = RecordedTools(journal)
             given = {"tool_name": "Bash", "tool_input": {"command": "make"}, "tool_use_id": "t3"}
             return await tools.before(given, "t3", None)
@@ -199,16 +223,36 @@ def test_a_session_that_does_not_exist_has_no_results() -> None:
 # -- killed anywhere
 
 
+# Compared are all uses of tools in the conversation with their results, and effects outside. Left
+# out: the ids of uses, which the model draws anew; that a built-in tool is denied whose result is
+# known, and the sentence in front of that. The CLI makes the requests: they cannot be compared. The
+# SDK's tools do not stream. The approval is of this library; that of the CLI is asked in the CLI.
+
+WHOLE: list[list[Use]] = [
+    *SCRIPT,
+    [("mcp__mail__look", {"what": "nowhere"}), ("mcp__mail__bill", {"to": "ada"})],
+    [("mcp__mail__look", {"what": "outbox"}), ("mcp__mail__refund", {"cents": 3})],
+    [("mcp__mail__post", {"to": "ada"}), ("mcp__mail__post", {"to": "bob"})],
+]
+
+
 def live(place: Path) -> Any:
-    asyncio.run(talk(place))
-    return sorted(f"{one['name']} {one['input']}" for one in transcript(place))
+    asyncio.run(talk(place, WHOLE))
+    return sorted(map(result_of, transcript(place)))
+
+
+def result_of(use: dict[str, Any]) -> str:
+    served, _, text = use["text"].rpartition("before a crash. Its result: ")
+    return f"{use['name']} {use['input']}: {text} {use['is_error'] and not served}"
 
 
 def look_outside(place: Path, how: str) -> None:
     """A person resolves built-in tools by what they have left."""
-    with CallJournal(place / RUNS, "chat") as journal:
+    if how == "WaitingError":
+        return settle(place, how)
+    with CallJournal(place / RUNS, RUN) as journal:
         doubts = journal.in_doubt()
-    handle = CheckpointStore(place / RUNS).run("chat")
+    handle = CheckpointStore(place / RUNS).run(RUN)
     found = {what: gives for _, what, gives, _ in outside.effects()}
     others = False
     for call in doubts:

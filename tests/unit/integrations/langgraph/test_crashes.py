@@ -15,9 +15,10 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
-from langgraph.types import Send
+from langgraph.types import Command, Send, interrupt
 
 from eventlog import DamagedError, LogLockedError
 from eventlog.testing import Crash, SimulatedDisk
@@ -36,37 +37,79 @@ from tests.support.scale import scaled
 from tests.unit.integrations.langgraph.test_saver import CONFIG, put, run, values
 
 # -- SIGKILL before and after every append
+#
+# Compared are all messages, each request as the model got it, the words that it streamed, and the
+# effects outside. Left out: the ids of messages, which LangGraph draws. With the saver alone a task
+# that was cut short runs again, so that its effect may be made twice; one whose writes are recorded
+# does not. `test_tools.py` has the same with `RecordedTools`, and effects in doubt.
 
 
 class State(TypedDict):
     messages: Annotated[list[Any], add_messages]
 
 
-CALLS = [("weather", "Oslo"), ("weather", "Rome"), ("mail", "both")]
+TURNS = [
+    [("weather", "Oslo"), ("weather", "nowhere")],  # at once; one wants another city
+    [("weather", "Rome")],
+    [("mail", "both")],  # asks a person
+]
 
 
-def model(state: State) -> dict[str, Any]:
-    """Asks for two tools at once, then for one, then answers."""
-    asked = sum(isinstance(message, AIMessage) for message in state["messages"])
-    wanted = [CALLS[:2], CALLS[2:], []][asked]
-    calls = [{"name": n, "args": {"about": a}, "id": f"{n}-{a}"} for n, a in wanted]
-    # Without an id of its own, as many models answer: LangGraph draws one.
-    return {"messages": [AIMessage(f"answer {asked}", tool_calls=calls)]}
+class AsksError(Exception):
+    """The thread waits for a person."""
 
 
-def tool(state: dict[str, Any]) -> dict[str, Any]:
-    call = state["call"]
-    # The effect is one that may be repeated: a task that was cut short runs again.
-    answer = f"{call['name']} of {call['args']['about']}"
-    return {"messages": [ToolMessage(answer, tool_call_id=call["id"])]}
+def shown(messages: list[Any]) -> list[Any]:
+    return [(m.type, m.content, getattr(m, "tool_calls", None)) for m in messages]
 
 
-def route(state: State) -> Any:
-    calls = state["messages"][-1].tool_calls
-    return [Send("tool", {"call": call}) for call in calls] or END
+def recorded(saver: EventLogSaver) -> list[str]:
+    """The texts of all messages that the thread has, with the writes that no checkpoint has yet."""
+    found = saver.get_tuple(CONFIG)
+    assert found is not None
+    texts = [one.content for one in found.checkpoint["channel_values"].get("messages", ())]
+    for _, channel, value in found.pending_writes or ():
+        texts += [one.content for one in value] if channel == "messages" else []
+    return texts
 
 
-def graph_of(saver: EventLogSaver) -> Any:
+def graph_of(saver: EventLogSaver, turns: Any = TURNS, place: Path | None = None) -> Any:
+    """``place``: where effects, requests and streamed words are written down."""
+
+    def note(file: str, what: Any) -> None:
+        if place is not None:
+            with (place / file).open("a") as out:
+                out.write(f"{what}\n")
+
+    def model(state: State) -> dict[str, Any]:
+        asked = sum(isinstance(message, AIMessage) for message in state["messages"])
+        answer = f"answer {asked}"
+        assert answer not in recorded(saver), f"{answer} is asked for again"
+        note("requests", shown(state["messages"]))
+        for word in answer.split():
+            get_stream_writer()(f"{asked}: {word}")
+        wanted = turns[asked] if asked < len(turns) else []
+        calls = [{"name": n, "args": {"about": a}, "id": f"{n}-{a}"} for n, a in wanted]
+        # Without an id of its own, as many models answer: LangGraph draws one.
+        return {"messages": [AIMessage(answer, tool_calls=calls)]}
+
+    def tool(state: dict[str, Any]) -> dict[str, Any]:
+        call = state["call"]
+        name, about = call["name"], call["args"]["about"]
+        said = interrupt("send it?") if name == "mail" else ""
+        answer = f"{name} of {about}{said}"
+        assert answer not in recorded(saver), f"{answer} is made again"
+        if about == "nowhere":
+            message = ToolMessage(f"{answer}: try another", tool_call_id=call["id"], status="error")
+        else:
+            note("effects made", answer)
+            message = ToolMessage(answer, tool_call_id=call["id"])
+        return {"messages": [message]}
+
+    def route(state: State) -> Any:
+        calls = state["messages"][-1].tool_calls
+        return [Send("tool", {"call": call}) for call in calls] or END
+
     graph: Any = StateGraph(State)
     graph.add_node("model", model)
     graph.add_node("tool", tool)
@@ -76,34 +119,74 @@ def graph_of(saver: EventLogSaver) -> Any:
     return graph.compile(checkpointer=saver)
 
 
-def live(place: Path) -> Any:
-    """Begins the thread, or resumes it; all messages but the ids that LangGraph draws."""
-    with EventLogSaver(place / "threads") as saver:
-        question = {"messages": [HumanMessage("What is the weather?", id="q")]}
-        result = begin_or_resume(graph_of(saver), question, CONFIG)
-        assert saver.get_tuple(CONFIG) is not None
-        assert values(saver)["messages"] == result["messages"]
-    return [(m.type, m.content, getattr(m, "tool_calls", None)) for m in result["messages"]]
+QUESTION: Any = {"messages": [HumanMessage("What is the weather?", id="q")]}
 
 
+def invoked(graph: Any, place: Path) -> Any:
+    result = begin_or_resume(graph, QUESTION, CONFIG)
+    if "__interrupt__" in result:
+        result = graph.invoke(answered(place), CONFIG, durability="sync")
+    return result["messages"]
+
+
+def streamed(graph: Any, place: Path) -> Any:
+    begun, state = graph.checkpointer.get_tuple(CONFIG) is not None, {}
+
+    def read(given: Any) -> None:
+        nonlocal state
+        for mode, chunk in graph.stream(
+            given, CONFIG, stream_mode=["custom", "values"], durability="sync"
+        ):
+            if mode == "custom":
+                with (place / "words").open("a") as file:
+                    file.write(f"{chunk}\n")
+            else:
+                state = chunk
+
+    read(None if begun else QUESTION)
+    if "__interrupt__" in state:
+        read(answered(place))
+    return state["messages"]
+
+
+def answered(place: Path) -> Command[Any]:
+    if not (place / "yes").exists():
+        raise AsksError
+    return Command(resume=(place / "yes").read_text())
+
+
+def says_yes(place: Path, how: str) -> None:
+    assert how == "AsksError", how
+    (place / "yes").write_text(", as you say")
+
+
+@pytest.mark.parametrize("ask", [invoked, streamed])
 def test_a_graph_with_parallel_tools_survives_a_kill_at_every_append(
-    tmp_path: Path, rng: random.Random
+    ask: Callable[[Any, Path], Any], tmp_path: Path, rng: random.Random
 ) -> None:
-    found = sweep(live, tmp_path, rng, points=scaled(5, 10_000))
+    def live(place: Path) -> Any:
+        """Begins the thread, or resumes it."""
+        with EventLogSaver(place / "threads") as saver:
+            messages = ask(graph_of(saver, place=place), place)
+            assert values(saver)["messages"] == messages
+        files = [place / one for one in ("requests", "effects made", "words")]
+        lines = [sorted({*one.read_text().splitlines()}) for one in files if one.exists()]
+        return [shown(messages), *lines]
+
+    found = sweep(live, tmp_path, rng, points=scaled(5, 10_000), settle=says_yes)
     assert found.bad == []
-    assert found.appends >= 12 and found.points >= 5
+    assert found.appends >= 18 and found.points >= 5
 
 
 def test_an_empty_next_does_not_mean_that_a_thread_has_finished(tmp_path: Path) -> None:
     """The writes of the last task are recorded, and the checkpoint after them is not."""
     with EventLogSaver(tmp_path) as saver:
-        graph = graph_of(saver)
-        question = {"messages": [HumanMessage("What is the weather?", id="q")]}
-        for _ in graph.stream(question, CONFIG, stream_mode="updates", durability="sync"):
+        graph = graph_of(saver, TURNS[:2])
+        for _ in graph.stream(QUESTION, CONFIG, stream_mode="updates", durability="sync"):
             break  # left after the model's first answer
         unfinished = graph.get_state(CONFIG)
         assert len(unfinished.values["messages"]) < 6
-        result = begin_or_resume(graph, question, CONFIG)
+        result = begin_or_resume(graph, QUESTION, CONFIG)
         assert [m.type for m in result["messages"]] == [
             "human",
             "ai",
@@ -113,7 +196,7 @@ def test_an_empty_next_does_not_mean_that_a_thread_has_finished(tmp_path: Path) 
             "tool",
             "ai",
         ]
-        assert begin_or_resume(graph, question, CONFIG) == result, "and it is done"
+        assert begin_or_resume(graph, QUESTION, CONFIG) == result, "and it is done"
 
 
 def test_several_inputs_of_a_thread_each_once(tmp_path: Path) -> None:
