@@ -94,7 +94,9 @@ class MemoryDirectory:
         return OpenMemoryFile(found)
 
     def publish(self, temporary: str, name: str) -> None:
-        file = self.entries[temporary]
+        file = self.entries.get(temporary)
+        if file is None:
+            raise _missing(temporary)
         if self.entries.setdefault(name, file) is not file:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         del self.entries[temporary]

@@ -29,16 +29,17 @@ PATIENCE_S = 0.01  # how long a commit waits for the others of its round, at mos
 # Callbacks of these threads belong to no run, so no run waits until they are done.
 _outside_any_run = partial(current_scope.set, NOWHERE)
 # Separate threads, so that no commit waits for runs that begin and end.
-flush_threads = ThreadPoolExecutor(8, "recovery-commit", _outside_any_run)
+_FLUSHES = 8, "recovery-commit", _outside_any_run
+flush_threads = ThreadPoolExecutor(*_FLUSHES)
 # So many, since the first thread of a round waits for the others, which may take their time.
-_committers = ThreadPoolExecutor(2 * THREADS, "recovery-commit-together", _outside_any_run)
+_ROUNDS = 2 * THREADS, "recovery-commit-together", _outside_any_run
+_committers = ThreadPoolExecutor(*_ROUNDS)
 
 
 def _begin_in_child() -> None:
     """Make new threads in a forked child, which would wait for its parent's for ever."""
-    ThreadPoolExecutor.__init__(flush_threads, 8, "recovery-commit", _outside_any_run)
-    name = "recovery-commit-together"
-    ThreadPoolExecutor.__init__(_committers, 2 * THREADS, name, _outside_any_run)
+    ThreadPoolExecutor.__init__(flush_threads, *_FLUSHES)
+    ThreadPoolExecutor.__init__(_committers, *_ROUNDS)
 
 
 if hasattr(os, "register_at_fork"):

@@ -35,8 +35,10 @@ from recovery import (
     RecoverableAgent,
     RecoveryError,
     Resolution,
+    Run,
     tool,
 )
+from recovery.agent.run import execution_of
 from recovery.approvers import Approvers, signing_key
 from recovery.control.cancel import cancel
 from recovery.control.relatives import children
@@ -635,6 +637,23 @@ def test_who_resolves_is_told_that_it_has_to_be_signed(tmp_path: Path) -> None:
         go(clear(tmp_path), agent=charging)
     assert charged == [7]
     assert go(store, agent=charging) == "charged 7"
+
+
+@pytest.mark.parametrize("guard", ["approvers", "key"])
+def test_whom_messages_are_meant_for_is_durable_before_the_run_executes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
+) -> None:
+    """Its uid is random: after a power loss the run would be another one."""
+    monkeypatch.setattr("eventlog.write.log.committer.request", lambda log, lsn: None)
+    encrypted = CheckpointStore(FileStore(tmp_path, encryption=Encryption(KEY)))
+    durable: list[int] = []
+
+    async def looks(run: Run) -> None:
+        durable.append(execution_of(run).log.durable_lsn)
+
+    store = guarded(tmp_path) if guard == "approvers" else encrypted
+    RecoverableAgent(looks, store).run_with_recovery_sync("task", RUN)
+    assert durable == [1]
 
 
 def test_a_failed_call_is_made_again_by_whoever_signs_it(tmp_path: Path) -> None:

@@ -332,3 +332,31 @@ def test_a_takeover_in_the_middle_of_retention_keeps_what_the_new_owner_knows_of
         assert [record.lsn for record in reader.records()] == list(range(1, 22))
     new.close()
     old._release()
+
+
+@pytest.mark.parametrize("verb", ["create", "publish"])
+def test_who_loses_the_log_while_it_rolls_leaves_the_next_segment_to_the_new_owner(
+    monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """The new owner has taken the number, or removed the unfinished file."""
+    disk = SimulatedDisk()
+    old = EventLog.open("log", files=disk)
+    old.append("old", 1)
+    kind: Any = SegmentWriter if verb == "create" else type(old._appender._directory)
+    original = getattr(kind, verb)
+    owners: list[EventLog] = []
+
+    def racing(*args: Any) -> Any:
+        monkeypatch.setattr(kind, verb, original)
+        owners.append(EventLog.open("log", files=disk, takeover=True))
+        owners[0].append("new", 2)
+        owners[0].commit()
+        return original(*args)
+
+    monkeypatch.setattr(kind, verb, racing)
+    with pytest.raises(FencedError):
+        old.roll()
+    with EventLog.read("log", files=disk) as reader:
+        assert [record.kind for record in reader.records()] == ["old", "new"]
+    owners[0].close()
+    old._release()

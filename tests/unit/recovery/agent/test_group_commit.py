@@ -435,10 +435,16 @@ def test_a_loop_is_told_once_of_all_answers_of_a_server_that_have_come():
         waiting = [asyncio.ensure_future(shared.commit(log)) for log in logs]
         for _ in range(3):
             await asyncio.sleep(0)
-        for done, log in zip(given, logs, strict=True):
-            done(log, None)
+        for done, log, error in zip(given, logs, (None, OSError("lost"), None), strict=True):
+            done(log, error)
         assert loop.told == 1
-        await asyncio.gather(*waiting)
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert [one.done() and repr(one.exception()) for one in waiting] == [
+            "None",
+            "OSError('lost')",
+            "None",
+        ]
 
     loop = CountingLoop()
     loop.run_until_complete(asyncio.wait_for(main(loop), 60))

@@ -587,6 +587,20 @@ def test_a_decorated_generator_is_streamed_when_it_is_called():
     assert list(plain("c")) == ["c "]  # outside of a run it is the plain function
 
 
+@pytest.mark.parametrize("source", [words, words_async])
+def test_a_call_of_a_generator_function_names_stream(source):
+    async def agent(run: Run) -> Any:
+        return await run.call(source)
+
+    def plain_agent(run: SyncRun) -> Any:
+        return run.call(source)
+
+    for one in (agent, plain_agent):
+        with pytest.raises(TypeError, match=r"is a generator function: `run\.stream\(words"):
+            start(one, recoveries=0)
+    assert did == []
+
+
 def test_two_readers_of_one_stream_are_refused():
     async def agent(run: Run) -> Any:
         stream = run.stream(words_async)

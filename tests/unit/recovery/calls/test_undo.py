@@ -14,6 +14,7 @@ import pytest
 from eventlog import EventLog, RefusedValueError
 from recovery import (
     Call,
+    Checkpoint,
     CheckpointStore,
     InDoubtError,
     OutcomeUnknown,
@@ -721,6 +722,15 @@ def test_outside_it_goes_on_after_a_crash_a_failure_and_a_doubt():
     found = undo(store, "run", tools=TOOLS)
     assert undone() == ["d", "c", "a"]
     assert [one["result"] for one in found] == ["undone booked c", "it was", "undone booked a"]
+
+
+def test_outside_a_run_of_checkpoints_alone_has_nothing_to_undo():
+    with CheckpointStore() as store:
+        store.save(Checkpoint("", "run", 1, {"n": 1}, [], [], 1.0))
+        store.close_run("run")
+        with pytest.raises(RecoveryError, match="checkpoints alone: it has made no calls"):
+            undo(store, "run", tools=TOOLS)
+        assert store.save(Checkpoint("", "run", 2, {"n": 2}, [], [], 1.0)), "it is not aborted"
 
 
 def test_outside_nothing_is_written_when_a_tool_is_missing():
