@@ -11,6 +11,7 @@ from recovery.agent_code.agent_name import agent_name
 from recovery.cli.store_options import named, open_store
 from recovery.cli.terminal import their_own
 from recovery.declare.spec import ToolSpec, function_name
+from recovery.history.find_run import check_one_store
 from recovery.reports import RunStatus
 from recovery.text import printable
 
@@ -43,10 +44,8 @@ class Agents:
     @property
     def store(self) -> CheckpointStore:
         """Where their runs are."""
-        stores = {one.store.backend.address: one.store for one in self._each}
-        if len(stores) > 1:
-            raise RecoveryError(f"the agents in {self._name} have different stores: name one")
-        return next(iter(stores.values()))
+        check_one_store([one.store for one in self._each])
+        return self._each[0].store
 
     def find(self, one: RunStatus) -> RecoverableAgent | None:
         """The agent of a run, by the name of its function or that it was submitted under. None if

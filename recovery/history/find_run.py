@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from eventlog import ReadableLog, WritableLog
@@ -55,15 +56,26 @@ def store_difference(ours: CheckpointStoreBase, its: CheckpointStoreBase) -> str
     if its.approvers != ours.approvers:
         return "has other approvers="
     one, other = ours.backend, its.backend
-    if one is other:
-        return ""
-    if not one.address or one.address != other.address:
+    if not _is_same(one, other):
         return "is another one"
     if one.encryption != other.encryption:
         return f"has encryption={other.encryption}, not the {one.encryption} of the parent's"
     if one.durability != other.durability:
         return f"has durability={other.durability!r}, not {one.durability!r}"
     return ""
+
+
+def check_one_store(stores: Sequence[CheckpointStoreBase]) -> None:
+    """ValueError if agents that are executed together have stores with different runs."""
+    for other in stores[1:]:
+        if not _is_same(stores[0].backend, other.backend):
+            where = " and ".join(one.backend.address or "memory" for one in (stores[0], other))
+            raise ValueError(f"the agents have different stores ({where}): name one")
+
+
+def _is_same(one: RunStore, other: RunStore) -> bool:
+    """Whether two stores have the same runs; one without an address has its own."""
+    return one is other or (one.address == other.address != "")
 
 
 def reader_of(store: Store, run_id: str, consequence: str = "") -> ReadableLog:

@@ -34,6 +34,7 @@ from recovery.errors import (
     RunUndoneError,
     StoppedError,
 )
+from recovery.history.find_run import check_one_store
 from recovery.inspect.states import BROKEN
 from recovery.inspect.status import status
 from recovery.journal.user_code import traceback_of
@@ -418,13 +419,8 @@ def agents_by_name(
         shared = CheckpointStore(shared)
     found: dict[str, RecoverableAgent[Any]] = {}
     for name, one in agents.items():
-        made = one if isinstance(one, RecoverableAgent) else RecoverableAgent(one, shared)
+        found[name] = one if isinstance(one, RecoverableAgent) else RecoverableAgent(one, shared)
         if store is not None:
-            made.store = shared
-        elif made.store is not shared:
-            places = [one.backend.address for one in (shared, made.store)]
-            if not places[0] or places[0] != places[1]:
-                where = " and ".join(place or "memory" for place in places)
-                raise ValueError(f"the agents have different stores ({where}): name one as store")
-        found[name] = made
+            found[name].store = shared
+    check_one_store([one.store for one in found.values()])
     return found

@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -111,6 +112,9 @@ def broken():
 
 agent = RecoverableAgent(plain, CheckpointStore("runs"))
 waiting = RecoverableAgent(waits, CheckpointStore("runs"), park_after_s=0)
+one_store = [agent, RecoverableAgent(sends, "runs")]
+two_stores = [agent, RecoverableAgent(sends, "others")]
+in_memory = [RecoverableAgent(one, CheckpointStore()) for one in (plain, sends)]
 NOTHING = 5
 """
 
@@ -252,6 +256,18 @@ def test_what_is_not_there_is_said_in_a_line(place: Place) -> None:
     done = place.resume("agent", run="rum")
     assert done.code == 66 and "there is no run 'rum'" in done.err and "Is it run?" in done.err
     assert place.store.backend.run_ids() == ["run"] and place.looked() == ""
+
+
+def test_agents_with_different_stores_are_refused(place: Place) -> None:
+    place.begin()
+    assert place.resume("one_store", run="rum").code == 66
+    for agents, where in (
+        ("two_stores", f"{place.path}/runs and .*/others"),
+        ("in_memory", "memory and memory"),
+    ):
+        done = place.resume(agents, run="rum")
+        said = rf"recovery: the agents have different stores \({where}\): name one\n"
+        assert done.code == 64 and re.fullmatch(said, done.err), done.err
 
 
 def test_what_is_no_agent_is_not_called(place: Place) -> None:
