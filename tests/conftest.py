@@ -9,8 +9,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import recovery.history.retention
 from recovery.declare.tool import undoable_tools
 from recovery.testing.simulated.virtual_time import Clock, virtual_time
 from recovery.values import codec
-from tests.support.lives import Limited, executed
+from tests.support.lives import AtOnce, Limited, executed
 
 # The seed alone repeats a run, so no example database: it would replay what other runs found.
 settings.register_profile(
@@ -177,19 +176,10 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery.agent.agent_errors, "BACKOFF_S", 0.0)
 
 
-class _AtOnce(Executor):
-    """Does the work of a thread here and now."""
-
-    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(work(*args, **kwargs))
-        return done
-
-
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retention removes records when it is asked to, not soon: a run may be over before that."""
-    monkeypatch.setattr(recovery.history.retention, "_cutters", _AtOnce())
+    monkeypatch.setattr(recovery.history.retention, "_cutters", AtOnce())
 
 
 @pytest.fixture

@@ -210,7 +210,6 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
         lambda s: RecoverableAgent(two_parameters, s),
         ("def agent(run)", "two_parameters", "(run, client)", "functools.partial"),
     ),
-    "lambda without parameters": (lambda s: RecoverableAgent(lambda: 1, s), ("def agent(run)",)),
     "agent is text": (lambda s: RecoverableAgent("agent", s), ("agent_fn", "'agent'")),
     "agent was called": (
         lambda s: RecoverableAgent(asynchronous(None), s),
@@ -242,21 +241,13 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
     # -- run ids
     "run id is a number": (lambda s: run(s, plain, 7), ("run_id", "str", "7")),
     "run id is None": (lambda s: run(s, plain, None), ("run_id", "str", "None")),
-    "run id is bytes": (lambda s: run(s, plain, b"run"), ("run_id", "str")),
-    "run id is empty": (lambda s: run(s, plain, ""), ("run_id", "''", "A-Z")),
     "run id with a slash": (lambda s: run(s, plain, "a/b"), ("run_id", "'a/b'", "A-Z")),
-    "run id of dots": (lambda s: run(s, plain, ".."), ("run_id", "'..'")),
-    "run id is too long": (lambda s: run(s, plain, "x" * 200), ("run_id", "128")),
     # -- options of an agent
     "store is a dict": (lambda s: RecoverableAgent(plain, {"a": 1}), ("RunStore", "path", "{'a'")),
     "store is a number": (lambda s: CheckpointStore(3), ("storage_backend", "path", "3")),
     "checkpoint_every_n is 0": (
         agent_of(checkpoint_every_n=0),
         ("checkpoint_every_n", "1 or more", "0"),
-    ),
-    "checkpoint_every_n is negative": (
-        agent_of(checkpoint_every_n=-1),
-        ("checkpoint_every_n", "-1"),
     ),
     "checkpoint_every_n is text": (
         agent_of(checkpoint_every_n="3"),
@@ -274,12 +265,10 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
         agent_of(checkpoint_every=3),
         ("checkpoint_every=", "Did you mean checkpoint_every_n=?"),
     ),
-    "max_recovery": (agent_of(max_recovery=3), ("Did you mean max_recoveries=?",)),
     "an option like no other": (
         agent_of(colour="red"),
         ("RecoverableAgent has no option colour=", "max_recoveries"),
     ),
-    "max_recoveries is text": (agent_of(max_recoveries="3"), ("max_recoveries", "whole number")),
     "max_recoveries is negative": (agent_of(max_recoveries=-1), ("max_recoveries", "0 or more")),
     "max_children is 0": (agent_of(max_children=0), ("max_children", "1 or more")),
     "checkpoint_every_bytes with a unit": (
@@ -296,14 +285,11 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
         ('Did you mean "park"?',),
     ),
     "stop_on is one signal": (agent_of(stop_on=signals.SIGTERM), ("stop_on", "[signal.SIGTERM]")),
-    "stop_on is text": (agent_of(stop_on="SIGTERM"), ("stop_on", "[signal.SIGTERM]")),
     "on_event is async": (agent_of(on_event=fetch), ("on_event", "plain function")),
     "budget is a dict": (agent_of(budget={"steps": 3}), ("budget", "Budget(steps=100)")),
     # -- budgets and retries
     "budget of max_steps": (lambda s: Budget(max_steps=3), ("Budget", "Did you mean steps=?")),
-    "budget misspelt": (lambda s: Budget(token=3), ("Did you mean tokens=?",)),
     "budget by position": (lambda s: Budget(3), ("Budget(steps=100)",)),
-    "budget as text": (lambda s: Budget(steps="3"), ("Budget(steps=)", "'3' (text)")),
     "budget below 0": (lambda s: Budget(cost=-1), ("Budget(cost=)", "0 or more")),
     "on_exceeded misspelt": (
         lambda s: Budget(steps=1, on_exceeded="stop"),
@@ -311,8 +297,6 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
     ),
     "retry max_attempts": (lambda s: Retry(max_attempts=3), ("Retry", "Did you mean attempts=?")),
     "retry delay": (lambda s: Retry(delay=3), ("Did you mean delay_s=?",)),
-    "retry attempts as text": (lambda s: Retry("3"), ("Retry(attempts=)", "'3' (text)")),
-    "retry attempts is True": (lambda s: Retry(True), ("Retry(attempts=)", "True")),
     "retry 0 times": (lambda s: Retry(0), ("Retry(attempts=)", "1 or more")),
     "retry delay as text": (lambda s: Retry(delay_s="1"), ("Retry(delay_s=)", "'1' (text)")),
     "retry jitter": (lambda s: Retry(jitter=2), ("Retry(jitter=)", "up to 1")),
@@ -325,7 +309,6 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
         lambda s: Retry(delay_s=lambda error: 1),
         ("Retry(delay_s=)", "(error, failed_attempt)", "are: error"),
     ),
-    "retry on an instance": (lambda s: Retry(on=[OSError("x")]), ("Retry(on=)", "[OSError]")),
     # -- tools
     "tool on a number": (lambda s: tool(3), ("@tool is for functions", "3")),
     "tool on text": (lambda s: tool("send"), ("@tool(name=...)", "'send'")),
@@ -343,14 +326,11 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
     "tool misspelt": (tool_of(aftercrash="retry"), ("Did you mean after_crash=?",)),
     "tool after_crash misspelt": (tool_of(after_crash="Retry"), ('Did you mean "retry"?',)),
     "tool timeout_s is text": (tool_of(timeout_s="5"), ("timeout_s", "seconds", "'5' (text)")),
-    "tool timeout_s is 0": (tool_of(timeout_s=0), ("timeout_s", "more than 0")),
-    "tool timeout_s is True": (tool_of(timeout_s=True), ("timeout_s", "True")),
     "tool on_timeout": (tool_of(on_timeout="raise"), ("on_timeout", '"in_doubt"', '"fail"')),
     "tool retry is text": (tool_of(retry="3"), ("retry=", "Retry", "'3'")),
     "tool retry is 0": (tool_of(retry=0), ("retry=", "1 or more")),
     "tool raises text": (tool_of(raises="OSError"), ("raises", "[OSError]")),
     "tool undo is text": (tool_of(undo="refund"), ("undo", "function", "'refund'")),
-    "tool usage is a number": (tool_of(usage=3), ("usage", "function")),
     "tool combine alone": (tool_of(combine=sum), ("combine=", "split=")),
     "tool redact is text": (tool_of(redact="query"), ("redact=['query']",)),
     "tool redact misspelt": (
@@ -402,10 +382,6 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
         ("search(args[0])", "TextIOWrapper"),
     ),
     "child that is text": (within(lambda r: r.child("agent", "task")), ("agent_fn", "'agent'")),
-    "child without parameters": (
-        within(lambda r: r.child(no_parameters, "task")),
-        ("def agent(run)",),
-    ),
     "child option misspelt": (
         within(lambda r: r.child(plain, "task", max_recovery=1)),
         ("Did you mean max_recoveries=?",),
@@ -422,10 +398,6 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
     "stream of a function": (within(lambda r: list(r.stream(search))), ("search", "generator")),
     "messages is a dict": (
         within(lambda r: setattr(r, "messages", {"role": "user"})),
-        ("run.messages", "list"),
-    ),
-    "messages is text": (
-        within(lambda r: setattr(r, "messages", "hello")),
         ("run.messages", "list"),
     ),
     "state is a list": (within(lambda r: setattr(r, "state", ["a"])), ("run.state", "dict")),
@@ -504,7 +476,6 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
     "cancel of no run": (lambda s: s.run("none").cancel(), ("no run 'none'",)),
     "status of a run id that is a number": (lambda s: s.run(3).status(), ("run_id", "3")),
     "handle in no store": (lambda s: recovery.RunHandle(None, "run"), ("store", "None")),
-    "handle in a number": (lambda s: recovery.RunHandle(3, "run"), ("path", "3")),
     "handle of a task": (
         lambda s: RecoverableAgent(plain, s).run("write to Ann"),
         ("run_id", "'write to Ann'"),
@@ -520,10 +491,6 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
     "fork at a step as text": (
         lambda s: done(s).run("run").fork("new", at_step="1"),
         ("at_step", "'1' (text)"),
-    ),
-    "fork at a step below 0": (
-        lambda s: done(s).run("run").fork("new", at_step=-1),
-        ("at_step", "0 or more"),
     ),
     "fork onto itself": (lambda s: done(s).run("run").fork("run"), ("run_id of its own",)),
     "fork with a misspelt change": (
@@ -620,10 +587,6 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
         ("retention", 'Did you mean "prune_old"?'),
     ),
     "keep is 0": (lambda s: CheckpointStore(retention="prune_old", keep=0), ("keep", "1 or more")),
-    "keep is text": (
-        lambda s: CheckpointStore(retention="prune_old", keep="3"),
-        ("keep", "'3' (text)"),
-    ),
     "keep without retention": (
         lambda s: CheckpointStore(keep=3),
         ("keep", 'retention="prune_old"'),

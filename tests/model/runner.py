@@ -13,7 +13,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -42,6 +41,7 @@ from tests.model.lived import End, Lived, ended, events_of, made
 from tests.model.printer import printed
 from tests.model.process import Process, Store
 from tests.model.world import RUN, STUMBLED, World
+from tests.support.lives import AtOnce
 
 LIVES_MAX = 40
 RAISES_MAX = 20  # so often people run an agent again that raises
@@ -305,26 +305,14 @@ class _Task(asyncio.Task[Any]):
         return cls(coro, loop=loop, **options)
 
 
-class _AtOnce(Executor):
-    """Does the work of a thread here and now."""
-
-    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        try:
-            done.set_result(work(*args, **kwargs))
-        except BaseException as exc:  # for who waits for it
-            done.set_exception(exc)
-        return done
-
-
 @contextmanager
 def in_one_thread() -> Iterator[None]:
     """Threads of the library do their work here. Retention removes records when a checkpoint is
     taken, whether that pays or not."""
     with (
-        mock.patch.object(shared_commits, "_committers", _AtOnce()),
-        mock.patch.object(shared_commits, "flush_threads", _AtOnce()),
-        mock.patch.object(recovery.history.retention, "_cutters", _AtOnce()),
+        mock.patch.object(shared_commits, "_committers", AtOnce()),
+        mock.patch.object(shared_commits, "flush_threads", AtOnce()),
+        mock.patch.object(recovery.history.retention, "_cutters", AtOnce()),
         mock.patch.object(recovery.history.retention, "GAIN", 0),
     ):
         yield

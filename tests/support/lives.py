@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import pytest
@@ -58,6 +59,18 @@ def forget() -> None:
     for kind, codec in list(coded.BY_TYPE.items()):
         if codec.name and codec.name not in OURS:
             del coded.BY_TYPE[kind]
+
+
+class AtOnce(Executor):
+    """Does the work of a thread here and now."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*args, **kwargs))
+        except BaseException as exc:  # for who waits for it
+            done.set_exception(exc)
+        return done
 
 
 class Died(BaseException):

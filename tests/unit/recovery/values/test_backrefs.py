@@ -29,8 +29,16 @@ from recovery.values.frozen import FrozenDict, FrozenList
 from recovery.values.pack import EXT_PARTS, pack, pack_message, unpack
 from recovery.values.types import Ref
 from tests.unit.recovery.ops.test_fork import damage
-from tests.unit.recovery.values.test_pack import VALUES
 
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text() | st.integers(0, 9) | st.binary(max_size=3), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
 TEXT = "what the model said, and the tool answered; " * 40
 
 

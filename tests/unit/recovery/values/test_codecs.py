@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, make_dataclass
 from datetime import UTC, datetime, time, timedelta, timezone, tzinfo
@@ -34,13 +34,13 @@ from eventlog import Packed, RefusedValueError
 from eventlog.dump import to_json
 from eventlog.format.record import decode as decode_document
 from eventlog.format.record import unpack as unpack_document
-from recovery import register
+from recovery import OutcomeUnknown, register
 from recovery.errors import UnreadableValueError
 from recovery.journal.messages import Messages
 from recovery.values import codec as coded
 from recovery.values.frozen import FrozenSet
-from recovery.values.pack import pack, pack_arguments, unpack, unpack_frozen
-from recovery.values.types import digest
+from recovery.values.pack import pack, pack_arguments, pack_list, pack_map, unpack, unpack_frozen
+from recovery.values.types import MessagesDigest, digest
 from tests.support.lives import forget
 
 
@@ -309,6 +309,20 @@ def test_a_document_of_several_values_is_read_like_each(a, b):
     assert same(unpack(both), {"a": a, "b": [b]})
 
 
+@given(VALUES, VALUES)
+def test_digests_tell_values_and_types_apart(a, b):
+    register_all()
+    assert (digest(pack(a, "a")) == digest(pack(b, "b"))) == same(a, b)
+
+
+@given(st.lists(VALUES, max_size=4))
+def test_lists_and_maps_of_packed_values_equal_packed_lists_and_maps(values):
+    register_all()
+    assert pack_list([pack(value, "x") for value in values]) == pack(values, "x")
+    named = {f"k{i}": value for i, value in enumerate(values)}
+    assert pack_map({key: pack(value, "x") for key, value in named.items()}) == pack(named, "x")
+
+
 @given(st.sets(KEYS, max_size=8), st.randoms(use_true_random=False))
 def test_equal_sets_have_equal_digests_in_whatever_order_they_were_made(value, random):
     register_all()
@@ -481,6 +495,17 @@ REFUSED: list[tuple[Any, str]] = [
     (numpy.longdouble(1), "r: "),
     (numpy.ma.masked_array([1], [True]), "MaskedArray cannot be carried"),
     (Fraction(1, 1 << 10_000), "r: a Fraction of numbers larger than"),
+    ({"items": [1, {"created": object()}]}, "r.items[1].created: object"),
+    ({"a": [b"ok", memoryview(b"x")]}, "r.a[1]: memoryview"),
+    ({object: 3}, "r.keys()[0]: type cannot"),
+    ({(1, 2): {3: object()}}, "r[(1, 2)][3]: object"),
+    (OrderedDict(a=1), "r: collections.OrderedDict"),
+    (len, "r: builtin_function_or_method"),
+    (ValueError("x"), "r: ValueError"),
+    # msgpack takes these two, and gives back something else
+    (msgpack.ExtType(1, b"\x92\x01\x00"), "r: msgpack"),
+    ({"t": msgpack.Timestamp(1)}, "r.t: msgpack"),
+    (OutcomeUnknown(1, "key"), "OutcomeUnknown"),  # type: ignore[arg-type]
     (mapping(100), "r: more than 64 keys have one hash"),
     (set(mapping(100)), "r: more than 64 elements have one hash"),
 ]
@@ -492,6 +517,8 @@ def test_what_cannot_be_carried_is_refused_with_the_path_to_it(value, where):
         pack(value, "r")
     assert where in str(caught.value)
     assert str(caught.value).startswith("r")
+    with pytest.raises(RefusedValueError, match=r"^r\[1\]"):
+        pack([unpack_frozen(pack({"a": [1]}, "x")), value], "r")
 
 
 @pytest.mark.usefixtures("own_types")
@@ -504,13 +531,32 @@ def test_the_path_goes_into_what_is_refused():
         with pytest.raises(RefusedValueError) as caught:
             pack(value, "r")
         assert str(caught.value).startswith(where)
-    with pytest.raises(RefusedValueError, match=r"^send\(args\[0\]\[1\]\): object"):
-        pack_arguments(((1, object()),), {}, "send(...)")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "where"),
+    [
+        ((1, {"a": {object}}), {}, "send(args[1].a[0]): type"),
+        ((), {"to": [1, (2, object())]}, "send(to[1][1]): object"),
+        ((object(),), {}, "send(args[0]): object"),
+        ((Messages(), memoryview(b"")), {}, "send(args[1]): memoryview"),
+    ],
+)
+def test_a_refused_argument_is_named(args, kwargs, where):
+    with pytest.raises(RefusedValueError) as caught:
+        pack_arguments(args, kwargs, "send(...)")
+    assert str(caught.value).startswith(where)
 
 
 def chain(levels: int, leaf: Any = 1) -> Any:
     for _ in range(levels):
         leaf = (leaf,)
+    return leaf
+
+
+def nested(depth: int, leaf: Any) -> Any:
+    for _ in range(depth):
+        leaf = [leaf]
     return leaf
 
 
@@ -522,12 +568,14 @@ def test_depth_has_the_same_limit_for_writing_and_reading():
     for value in (chain(65), [chain(1000)], chain(100_000)):
         with pytest.raises(RefusedValueError, match="more than 64 values with codecs inside"):
             pack(value, "r")
-    lists: Any = (1,)
-    for _ in range(499):
-        lists = [lists]
+    lists = nested(499, (1,))
     assert unpack(pack(lists, "x")) == lists
-    with pytest.raises(RefusedValueError, match="deeper than 500"):
-        pack([lists, {"x": [lists]}], "r")
+    for leaf in (1, "x" * 600, [[1] * 600] * 2):
+        for depth in (502, 1025, 100_000):
+            with pytest.raises(RefusedValueError, match="deeper than 500"):
+                pack({"a": [0, nested(depth, leaf)]}, "r")
+            with pytest.raises(RefusedValueError, match="deeper than 500"):
+                pack_arguments((nested(depth, leaf),), {}, "f")
 
 
 def test_values_that_contain_themselves_are_refused():
@@ -545,10 +593,7 @@ def deep_call(levels: int, function: Any) -> Any:
 
 
 def test_reading_does_not_depend_on_how_deep_the_stack_is():
-    lists: Any = chain(60)
-    for _ in range(400):
-        lists = [lists]
-    packed = pack(lists, "x")
+    packed = pack(nested(400, chain(60)), "x")
     found = deep_call(sys.getrecursionlimit() - len_of_stack() - 40, lambda: unpack(packed))
     assert pack(found, "x") == packed
 
@@ -568,6 +613,33 @@ def test_a_value_that_was_changed_while_it_was_packed_changes_nothing():
 
 
 # -- messages
+
+
+def conversation(*contents: str) -> Messages:
+    messages = Messages()
+    messages.extend({"role": "user", "content": content} for content in contents)
+    return messages
+
+
+def test_a_conversation_among_arguments_is_recorded_by_digest():
+    long = pack_arguments((conversation("a" * 5000, "b"),), {}, "f")
+    assert len(long) < 50
+    assert long == pack_arguments((conversation("a" * 5000, "b"),), {}, "f")
+    assert long != pack_arguments((conversation("a" * 5000, "c"),), {}, "f")
+    assert len(pack_arguments(({"messages": conversation("a" * 5000)},), {}, "f")) < 60
+    (shown,), _ = unpack(long)
+    assert isinstance(shown, MessagesDigest)
+    assert repr(shown).startswith("<2 messages, digest ")
+
+
+def test_the_order_of_named_arguments_says_nothing():
+    assert pack_arguments((), {"a": 1, "b": 2}, "f") == pack_arguments((), {"b": 2, "a": 1}, "f")
+
+
+def test_an_unknown_outcome_is_a_value_and_says_what_it_is_of():
+    unknown = OutcomeUnknown("send", "k")
+    assert "may or may not" in str(unknown) and "send" in str(unknown)
+    assert unpack(pack(unknown, "x")) == unknown
 
 
 @pytest.mark.usefixtures("own_types")
@@ -880,6 +952,11 @@ def doc(value: Any) -> bytes:
 
 HUGE = doc(["<f8", [1 << 40], b""])
 FORGED = [
+    ext(0, b""),
+    ext(1, b"\x90"),
+    ext(2, b"\xa1x"),
+    ext(3, b"\xc1"),
+    ext(3, doc([1])),
     ext(5, b"\xff"),
     ext(7, b""),
     ext(7, b"\xc1"),
@@ -1011,3 +1088,5 @@ def test_any_data_is_a_value_or_a_value_error(code, data):
     for packed in (ext(code, data), ext(code, doc([data])), ext(20, doc(["thing", data]))):
         with contextlib.suppress(ValueError, UnreadableValueError):
             pack(unpack(packed), "x")
+    with contextlib.suppress(ValueError, UnreadableValueError):
+        unpack_frozen(data)
