@@ -234,7 +234,7 @@ class Turn:
         for part in ast.walk(node):
             if not isinstance(part, ast.Call) or not isinstance(part.func, ast.Attribute):
                 continue
-            if part.func.attr in MUTATORS and (base := _base(part.func.value)):
+            if part.func.attr in MUTATORS and (base := root_of(part.func.value)):
                 self._change(base, part.lineno, fresh)
                 if part is called and alone and name_of(part.func.value):
                     receivers |= {id(one) for one in ast.walk(part.func)}
@@ -262,7 +262,7 @@ class Turn:
                 self._assign(one, None, fresh)
             case ast.Subscript(value=base, slice=index):
                 self._look(index, fresh)
-                if name := _base(base):
+                if name := root_of(base):
                     self._change(name, target.lineno, fresh)
             case _ if name := name_of(target):
                 change = self._change(name, target.lineno, fresh)
@@ -294,7 +294,7 @@ class Turn:
         if function in self.helpers:
             return
         self.helpers.append(function)
-        own = _own_names(function)
+        own = bound_in(function)
         known = {*self.changes}
         # Code in a tool, or in an argument of run.call, does not run again on replay.
         is_called = any(
@@ -308,21 +308,30 @@ class Turn:
             self.changes[changed].in_call = bool(function.decorator_list) or not is_called
 
 
-def _own_names(function: FunctionNode) -> set[str]:
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function, without those of the functions that it defines."""
+    for child in ast.iter_child_nodes(function):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from own_nodes(child)
+
+
+def bound_in(function: FunctionNode) -> set[str]:
+    """The variables that are a function's own."""
     arguments = function.args
-    own = {one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-    others: set[str] = set()
-    for node in ast.walk(function):
+    given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    bound, other = {one.arg for one in given}, set[str]()
+    for node in own_nodes(function):
         match node:
             case ast.Name(id=name, ctx=ast.Store()):
-                own.add(name)
+                bound.add(name)
             case ast.Nonlocal(names=names) | ast.Global(names=names):
-                others.update(names)
-    return own - others
+                other.update(names)
+    return bound - other
 
 
-def _base(node: ast.expr) -> str | None:
-    """The variable of which a part is changed."""
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    return name_of(node)
+def root_of(target: ast.AST) -> str | None:
+    """The root name of an expression: ``run.state`` of ``run.state["a"]["b"]``."""
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    return name_of(target)

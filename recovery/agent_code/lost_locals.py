@@ -14,7 +14,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from recovery.agent_code.loop_variables import DISPLAYS, Loop, Turn, functions_in, loads_in, name_of
+from recovery.agent_code.loop_variables import (
+    DISPLAYS,
+    Loop,
+    Turn,
+    bound_in,
+    functions_in,
+    loads_in,
+    name_of,
+    own_nodes,
+    root_of,
+)
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -185,13 +195,13 @@ class _Finder:
     def _look_before(self, function: FunctionNode, inner: FunctionNode | None) -> None:
         """Assignments of a function around the loop; of the innermost one, before the loop."""
         if inner is None:  # a name that it binds hides one of the functions around it
-            for name in _bound_in(function):
+            for name in bound_in(function):
                 self._made.pop(name, None)
         defaults = [*function.args.defaults, *filter(None, function.args.kw_defaults)]
         given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
         for argument, value in zip(reversed(given), reversed(defaults), strict=False):
             self._add(argument.arg, value.lineno, value)
-        for node in _own_nodes(function):
+        for node in own_nodes(function):
             if inner is None and getattr(node, "lineno", 0) >= self._loop.lineno:
                 continue
             match node:
@@ -235,7 +245,7 @@ class _Finder:
             for name in loads_in(node)
         }
         for function in self._around[:-1]:
-            found |= {name for node in _own_nodes(function) for name in loads_in(node)}
+            found |= {name for node in own_nodes(function) for name in loads_in(node)}
         return found
 
     # -- what a variable is
@@ -310,11 +320,11 @@ class _Finder:
         for node in ast.walk(ast.Module([self._loop, *self._turn.helpers], [])):
             match node:
                 case ast.Assign(targets=targets, value=value):
-                    into = {_root(one) for target in targets for one in _parts(target)}
+                    into = {root_of(one) for target in targets for one in _parts(target)}
                 case ast.AugAssign(target=target, value=value):
-                    into = {_root(target)}
+                    into = {root_of(target)}
                 case ast.Call(func=ast.Attribute(value=receiver)):
-                    into, value = {_root(receiver)}, node
+                    into, value = {root_of(receiver)}, node
                 case _:
                     continue
             if into & states and name in loads_in(value):
@@ -348,36 +358,6 @@ def _awaited(value: ast.expr | None) -> ast.expr | None:
     return value.value if isinstance(value, ast.Await) else value
 
 
-def _root(target: ast.AST) -> str | None:
-    """The root name of an expression: ``run.state`` of ``run.state["a"]["b"]``."""
-    while isinstance(target, ast.Subscript):
-        target = target.value
-    return name_of(target)
-
-
 def _parts(target: ast.expr) -> list[ast.expr]:
     """The targets of an assignment: of ``a, b = ...``, both."""
     return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-
-
-def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function, without those of the functions that it defines."""
-    for child in ast.iter_child_nodes(function):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        yield child
-        yield from _own_nodes(child)
-
-
-def _bound_in(function: FunctionNode) -> set[str]:
-    """The variables that are a function's own."""
-    arguments = function.args
-    given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    bound, other = {one.arg for one in given}, set[str]()
-    for node in _own_nodes(function):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store()):
-                bound.add(name)
-            case ast.Nonlocal(names=names) | ast.Global(names=names):
-                other.update(names)
-    return bound - other

@@ -19,6 +19,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from recovery.agent_code.code_digest import codes_in, functions_of, named_in, reached
+from recovery.agent_code.loop_variables import own_nodes
 
 _logger = logging.getLogger("recovery")
 
@@ -76,7 +77,7 @@ _QUEUES = {
     "set_exception",
 }
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
 
 _SET = "asyncio.wait gives sets, which have no order: `run.wait(...)` gives lists, and is recorded"
 _CLOCK = "the clock of {} is not recorded: `@tool(timeout_s=...)` and `run.wait(timeout=...)` are"
@@ -191,16 +192,18 @@ class _Source:
 
     def _sleeps(self, function: ast.AsyncFunctionDef) -> Iterator[Race]:
         sleeps = [
-            node for node in _own(function) if isinstance(node, ast.Call) and self._is_sleep(node)
+            node
+            for node in own_nodes(function)
+            if isinstance(node, ast.Call) and self._is_sleep(node)
         ]
-        for loop in (node for node in _own(function) if isinstance(node, _LOOPS)):
+        for loop in (node for node in own_nodes(function) if isinstance(node, _LOOPS)):
             inside = {id(node) for node in ast.walk(loop)}
             # The end of the loop of steps is recorded.
             if not (isinstance(loop, ast.AsyncFor) and _last_name(loop.iter) == "steps"):
                 yield from (self._race(one, _TICK) for one in sleeps if id(one) in inside)
         gates = [
             node.lineno
-            for node in _own(function)
+            for node in own_nodes(function)
             if isinstance(node, ast.AsyncWith)
             and any(isinstance(item.context_expr, ast.Name | ast.Attribute) for item in node.items)
         ]
@@ -225,7 +228,9 @@ class _Source:
         for function in ast.walk(self.tree):
             if not isinstance(function, ast.AsyncFunctionDef) or function.name not in tasks:
                 continue
-            nodes = [node for node in _own(function) if isinstance(node, ast.expr | ast.AugAssign)]
+            nodes = [
+                node for node in own_nodes(function) if isinstance(node, ast.expr | ast.AugAssign)
+            ]
             # In order of evaluation: inner nodes come first.
             nodes.sort(key=lambda one: (one.end_lineno, one.end_col_offset, -one.col_offset))
             slept: ast.Call | None = None
@@ -243,12 +248,12 @@ class _Source:
         """Its change of an object that other tasks share, as text."""
         own = {
             one.id
-            for one in _own(function)
+            for one in own_nodes(function)
             if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
         }
         shared = {
             name
-            for one in _own(function)
+            for one in own_nodes(function)
             if isinstance(one, ast.Nonlocal | ast.Global)
             for name in one.names
         }
@@ -346,14 +351,6 @@ class _Source:
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-
-
-def _own(function: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function, without those of functions inside it."""
-    for child in ast.iter_child_nodes(function):
-        if not isinstance(child, _FUNCTIONS):
-            yield child
-            yield from _own(child)
 
 
 def _last_name(node: ast.AST) -> str:

@@ -13,7 +13,6 @@ from eventlog import Damage, LogError, LogOwner, Packed, ReadableLog, Record
 from eventlog.errors import EncryptedLogError
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
-from recovery.history.load import Ended, Entry
 from recovery.history.load_shallow import ShallowHistory, load_shallow
 from recovery.history.signed_resolutions import kinds_signed
 from recovery.history.subject_values import is_personal
@@ -317,73 +316,75 @@ def _status_of(
     known: dict[str, Any] = {"owner": owner, "torn": tail.torn_size, "damage": tail.damaged}
     known |= {"last_lsn": tail.next_lsn - 1, "clock_ahead_s": clock_ahead_s(clock)}
     try:
-        read = _read(reader, run_id, approvers)
-        if read.is_empty and tail.next_lsn > 1 and read.submission is None:
-            read.foreign = reader.fetch({tail.next_lsn - 1}).get(tail.next_lsn - 1)
+        read = _read(reader, run_id, approvers, tail.next_lsn - 1)
     except (EncryptedLogError, RecoveryError, ValueError) as exc:
         known["needs_key"] = isinstance(exc, EncryptedLogError)
         return StatusRead(RunStatus(run_id, "unreadable", str(exc), **known))
-    read.damage = list(dict.fromkeys((*tail.damaged, *read.damage)))
-    known["damage"] = tuple(read.damage)
+    run, start, started, ended = read.run, read.run.start, read.run.started, read.run.ended
+    run.damage = list(dict.fromkeys((*tail.damaged, *run.damage)))
+    known["damage"] = tuple(run.damage)
     alive = owner is not None and owner.alive
     _note_former(read, reader, tail.next_lsn, alive)
     calls = _open_calls(read, alive, time.time() + known["clock_ahead_s"])
-    failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
+    failed = ended.call if isinstance(ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
     last_event, may_be_kept = _last_event_text(reader, run_id, read)
     unread, inbox_damage = _unread(inbox, read, approvers) if inbox is not None else ((), "")
+    began_ns, last_ns = read.times_ns()
     status = RunStatus(
         run_id,
         state,
         why,
         read.tally.progress(),
-        read.recoveries,
+        start.recoveries + sum(isinstance(event, RunResumed) for *_, event in run.tail),
         calls,
-        started=read.started_ns / 1e9,
-        last=(read.foreign.time_ns if read.foreign else read.last_ns) / 1e9,
+        started=began_ns / 1e9,
+        last=last_ns / 1e9,
         last_event=last_event,
         wake_at=_wake_at(state, read.parked, read.submission),
-        checkpoint=read.checkpoint,
-        checkpoint_step=read.step,
-        replayed=read.replayed,
+        checkpoint=start.lsn,
+        checkpoint_step=start.step,
+        replayed=len(run.tail),
         kind=_kind(read),
-        packed_task=_packed_task(read.started, read.submission),
-        uid=read.started.uid if read.started else "",
-        parent=read.parent,
-        forked_from=read.origin,
+        packed_task=_packed_task(started, read.submission),
+        uid=run.uid,
+        parent=ParentRun.of(started),
+        forked_from=run.origin,
         failed_call=failed,
-        failed_call_key=read.run.keys().get(failed, "") if failed else "",
+        failed_call_key=run.keys().get(failed, "") if failed else "",
         unread=unread,
         inbox_damage=inbox_damage,
         error=read.errors.last,
-        signed=tuple(read.started.signed or ()) if read.started else (),
-        unclaimed_outcomes=_unclaimed(read.replay),
-        crashes=crashes_in_a_row((event for *_, event in read.run.tail), is_dead=not alive),
-        traceback=read.ended.traceback if isinstance(read.ended, RunFailed) else "",
-        diverged=has_diverged(event for *_, event in read.run.tail),
+        signed=tuple(started.signed or ()) if started else (),
+        unclaimed_outcomes=_unclaimed(run.replay),
+        crashes=crashes_in_a_row((event for *_, event in run.tail), is_dead=not alive),
+        traceback=ended.traceback if isinstance(ended, RunFailed) else "",
+        diverged=has_diverged(event for *_, event in run.tail),
         **known,
         **_queued(read),
     )
-    changes = alive or inbox_damage or read.damage or _changes_by_itself(read, calls)
+    changes = alive or inbox_damage or run.damage or _changes_by_itself(run.replay, calls)
     return StatusRead(status, may_be_kept and not changes)
 
 
 def _open_calls(read: _Read, alive: bool, now: float) -> tuple[OpenCall, ...]:
-    return tuple(open_calls(read.replay, read.owners, read.started, read.ended, alive, now))
+    run = read.run
+    return tuple(open_calls(run.replay, read.owners, run.started, run.ended, alive, now))
 
 
-def _changes_by_itself(read: _Read, calls: Sequence[OpenCall]) -> bool:
+def _changes_by_itself(replay: Replay, calls: Sequence[OpenCall]) -> bool:
     """Whether an approval comes too late by the clock, or another process may end meanwhile."""
-    bounded = any(call.asks_until < math.inf for call in read.replay.undecided())
+    bounded = any(call.asks_until < math.inf for call in replay.undecided())
     return bounded or any(call.elsewhere for call in calls)
 
 
 def _queued(read: _Read) -> dict[str, Any]:
     """What workers choose the run by."""
     known: dict[str, Any] = {}
-    if read.started is not None:
-        queued, made = read.started.queued or {}, read.started.agent_object
-        known = {"agent": read.started.agent or "", **queued, "agent_object": made}
+    started = read.run.started
+    if started is not None:
+        queued, made = started.queued or {}, started.agent_object
+        known = {"agent": started.agent or "", **queued, "agent_object": made}
     elif read.submission is not None:
         known = read.submission.queued or {}
     kinds = {"agent": str, "agent_object": str, "priority": int, "limit_key": str}
@@ -404,33 +405,33 @@ def _packed_task(started: RunStarted | None, submission: Submission | None) -> P
 
 @dataclass(slots=True)
 class _Read:
-    """The newest checkpoint and the records after it, without values."""
+    """A run from its newest checkpoint on, without values, and what is counted of it."""
 
     run: ShallowHistory
     tally: ProgressTally
     errors: ErrorTally
     owners: Owners
-    replay: Replay
-    started: RunStarted | None
-    parent: ParentRun | None
-    origin: ForkedFrom | None
-    ended: Ended | None
-    parked: RunParked | None
-    damage: list[Damage]
-    lost: list[Damage]  # losses that a recovery cannot do without
-    checkpoint: int
-    step: int
-    recoveries: int
-    replayed: int
-    started_ns: int
-    last_ns: int
-    last_entry: Entry | None
-    submission: Submission | None = None
+    submission: Submission | None
     foreign: Record | None = None  # the newest record of a log that has none of a run
 
     @property
     def is_empty(self) -> bool:
-        return not (self.started or self.last_entry or self.checkpoint or self.damage or self.lost)
+        run = self.run
+        return not (run.started or run.tail or run.start.lsn or run.damage or run.lost)
+
+    @property
+    def parked(self) -> RunParked | None:
+        events = (event for *_, event in reversed(self.run.entries))
+        return next((event for event in events if isinstance(event, RunParked)), None)
+
+    def times_ns(self) -> tuple[int, int]:
+        """When the run began, and its last record."""
+        run, submission = self.run, self.submission
+        else_ns = submission.submitted_ns if submission is not None else run.start.time_ns
+        began_ns = run.entries[0][1] if run.entries else else_ns
+        if self.foreign is not None:
+            return began_ns, self.foreign.time_ns
+        return began_ns, run.tail[-1][1] if run.tail else else_ns
 
 
 def _unread(
@@ -455,7 +456,7 @@ def _unclaimed(replay: Replay) -> tuple[int, ...]:
 
 def _note_former(read: _Read, reader: ReadableLog, next_lsn: int, alive: bool) -> None:
     """Have the owners before known where it matters: for calls in doubt."""
-    if any(call.in_doubt for call in read.replay.unmatched()):
+    if any(call.in_doubt for call in read.run.replay.unmatched()):
         former = reader.former_owner()
         if not (alive and former):  # else the owner's own record tells of them
             read.owners.reads(next_lsn, former)
@@ -465,78 +466,60 @@ def _last_event_text(reader: ReadableLog, run_id: str, read: _Read) -> tuple[str
     """The last event in a line. And whether a listing may keep the status: this process has all
     types of values in the line, and no value belongs to a subject, because listings are not
     encrypted."""
-    if read.last_entry is None:
-        return (f"checkpoint at the end of step {read.step}" if read.checkpoint else ""), True
-    event = EventReader(run_id, read.tally, reader.fetch).build(*read.last_entry)
+    run = read.run
+    if not run.tail:
+        return (f"checkpoint at the end of step {run.start.step}" if run.start.lsn else ""), True
+    event = EventReader(run_id, read.tally, reader.fetch).build(*run.tail[-1])
     try:
-        return line_of(event), not is_personal(entry[2] for entry in read.run.entries)
+        return line_of(event), not is_personal(entry[2] for entry in run.entries)
     except (RecoveryError, ValueError):
         return text_of(event), False
 
 
-def _read(reader: ReadableLog, run_id: str, approvers: Approvers | None) -> _Read:
-    found = load_shallow(reader, run_id, approvers)
-    entries, tail, start = found.entries, found.tail, found.start
-    tally, errors = found.tallied(ProgressTally()), found.tallied(ErrorTally())
-    events = [event for *_, event in entries]
-    submission = submission_of(reader, run_id) if found.started is None else None
-    time_ns = submission.submitted_ns if submission is not None else start.time_ns
-    return _Read(
-        found,
-        tally,
-        errors,
-        found.tallied(Owners()),
-        found.replay,
-        found.started,
-        ParentRun.of(found.started),
-        found.origin,
-        found.ended,
-        next((event for event in reversed(events) if isinstance(event, RunParked)), None),
-        found.damage,
-        found.lost,
-        start.lsn,
-        start.step,
-        start.recoveries + sum(isinstance(event, RunResumed) for _, _, event in tail),
-        len(tail),
-        entries[0][1] if entries else time_ns,
-        tail[-1][1] if tail else time_ns,
-        tail[-1] if tail else None,
-        submission,
-    )
+def _read(reader: ReadableLog, run_id: str, approvers: Approvers | None, last_lsn: int) -> _Read:
+    run = load_shallow(reader, run_id, approvers)
+    tallies = run.tallied(ProgressTally()), run.tallied(ErrorTally()), run.tallied(Owners())
+    submission = submission_of(reader, run_id) if run.started is None else None
+    read = _Read(run, *tallies, submission)
+    if read.is_empty and last_lsn and submission is None:
+        read.foreign = reader.fetch({last_lsn}).get(last_lsn)
+    return read
 
 
 def _kind(read: _Read) -> Kind:
-    if read.started is None:
-        return "checkpoints" if read.checkpoint or read.foreign else "agent"
-    task = read.started.task
+    run = read.run
+    if run.started is None:
+        return "checkpoints" if run.start.lsn or read.foreign else "agent"
+    task = run.started.task
     return _KINDS.get(task, "agent") if type(task) is Packed else "agent"
 
 
 def _state_of_no_agent(read: _Read) -> tuple[State, str]:
-    if found := [*read.lost, *read.damage]:
+    run = read.run
+    if found := [*run.lost, *run.damage]:
         return "unreadable", str(found[0])
     if read.submission is not None:
         return "submitted", f"a worker that has agent {read.submission.agent!r} begins it"
     if read.foreign is not None:
         return "saved", f"records of kind {read.foreign.kind!r}, and none of a run"
-    return ("saved", f"the newest of step {read.step}") if read.checkpoint else ("empty", "")
+    return ("saved", f"the newest of step {run.start.step}") if run.start.lsn else ("empty", "")
 
 
 def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State, str]:
-    if read.ended is not None and not (
-        isinstance(read.ended, RunUndone) and read.tally.status != "undone"
-    ):
-        return state_of_end(read.ended)
+    run, ended = read.run, read.run.ended
+    undoing = isinstance(ended, RunUndone) and read.tally.status != "undone"
+    if ended is not None and not undoing:
+        return state_of_end(ended)
     if alive:
         return "running", ""
-    if read.ended is not None:
+    if undoing:
         return "interrupted", "its undo was not finished"
-    if read.started is None:
+    if run.started is None:
         return _state_of_no_agent(read)
-    if read.lost:
-        return "damaged", f"{read.lost[0]}. A recovery refuses; see `logdump repair`"
+    if run.lost:
+        return "damaged", f"{run.lost[0]}. A recovery refuses; see `logdump repair`"
     if read.parked is None or read.tally.status != "parked":
         error = read.errors.last
         return "interrupted", str(error) if error is not None and not error.is_past else ""
-    again = {call.lsn for call in read.replay.unmatched() if call.parked_run}
+    again = {call.lsn for call in run.replay.unmatched() if call.parked_run}
     return state_of_parked(read.parked, calls, again)
