@@ -14,7 +14,7 @@ from weakref import ref
 from recovery.agent.drivers import Drivers
 from recovery.agent.executions import AsyncExecution, SyncExecution
 from recovery.agent.steps import Steps, SyncSteps
-from recovery.agent.unawaited_calls import noted
+from recovery.agent.unawaited_calls import Token, noted
 from recovery.calls.child_runs import Runner
 from recovery.calls.waiting import SLEEP, WAIT_FOR, sleep_arguments, wait_for_arguments
 from recovery.declare.scope import current_scope
@@ -42,7 +42,7 @@ def _undoing(run: Execution, since: int, tools: Iterable[Callable[..., Any]]) ->
 
 
 async def _called(
-    execution: AsyncExecution, token: object, spec: ToolSpec, given: Arguments, call_id: str
+    execution: AsyncExecution, token: Token, spec: ToolSpec, given: Arguments, call_id: str
 ) -> Any:
     execution.unawaited.started(token)
     return await execution.perform_async(spec, given, call_id)
@@ -188,7 +188,7 @@ class Run(_RunBase):
                 of a step.
             **kwargs: Its arguments by name.
         """
-        spec, token = spec_of(function), object()
+        spec, token = spec_of(function), Token()
         execution = self._execution
         made = _called(execution, token, spec, (args, kwargs), call_id)
         what = f"run.call({spec.name}, ...)"

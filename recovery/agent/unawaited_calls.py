@@ -21,40 +21,47 @@ C = TypeVar("C", bound=Coroutine[Any, Any, Any])
 Place = tuple[str, CodeType, int]  # what was called, and where: the code and its line
 
 
+class Token:
+    """The only reference is the frame of a coroutine: it goes before one that was cancelled."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Unawaited:
     """The coroutines of one run that were made and not started."""
 
     def __init__(self) -> None:
-        self._made: dict[object, tuple[ref[Any], ref[Any] | None, Place]] = {}
+        self._made: dict[int, tuple[ref[Any], ref[Token], ref[Any] | None, Place]] = {}
         self._dropped: list[Place] = []
 
-    def made(self, token: object, coroutine: C, what: str, frame: FrameType) -> C:
+    def made(self, token: Token, coroutine: C, what: str, frame: FrameType) -> C:
         """Note a coroutine that calls ``started(token)`` first, made by the code of this frame."""
         task = _task()
         place = what, frame.f_code, frame.f_lineno
         # So that an error, or Python's warning, names the call.
         coroutine.__qualname__ = what  # type: ignore[attr-defined]
-        self._made[token] = (
-            ref(coroutine, lambda _: self._gone(token)),
+        noted = id(token)
+        self._made[noted] = (
+            ref(coroutine, lambda _: self._gone(noted)),
+            # A task that is cancelled before it begins ends its coroutine, which is no error.
+            ref(token, lambda _: self._made.pop(noted, None)),
             None if task is None else ref(task),
             place,
         )
         return coroutine
 
-    def started(self, token: object) -> None:
+    def started(self, token: Token) -> None:
         """Note that a coroutine was started."""
-        self._made.pop(token, None)
+        self._made.pop(id(token), None)
 
-    def _gone(self, token: object) -> None:
-        # A task that is cancelled before it begins deletes its coroutine as well, which is no
-        # error: then the present task is that one.
-        _, maker, place = self._made.pop(token, (None, None, None))
+    def _gone(self, noted: int) -> None:
+        _, _, maker, place = self._made.pop(noted, (None, None, None, None))
         if maker is not None and place is not None and maker() is _task():
             self._dropped.append(place)
 
     def check(self, run_id: str) -> None:
         """NotAwaitedError if there is a coroutine that was not awaited."""
-        left = [(made(), place) for made, _, place in tuple(self._made.values())]
+        left = [(made(), place) for made, _, _, place in tuple(self._made.values())]
         waiting = [place for made, place in left if made is not None and _is_unstarted(made)]
         places = dict.fromkeys((*self._dropped, *waiting))
         if places:
@@ -77,7 +84,7 @@ def noted(method: M) -> M:
     """A method of a run whose coroutines are noted until they are awaited."""
 
     def made(run: Any, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        token, unawaited = object(), run._execution.unawaited
+        token, unawaited = Token(), run._execution.unawaited
         coroutine = _begun(unawaited, token, method, (run, *args), kwargs)
         frame = sys._getframe(1)
         return unawaited.made(token, coroutine, f"run.{method.__name__}(...)", frame)  # type: ignore[no-any-return]
@@ -89,7 +96,7 @@ def noted(method: M) -> M:
 
 
 async def _begun(
-    unawaited: Unawaited, token: object, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    unawaited: Unawaited, token: Token, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     unawaited.started(token)
     return await method(*args, **kwargs)

@@ -419,6 +419,8 @@ def test_what_names_no_signal_is_refused_at_the_call(names: Any) -> None:
 def test_an_agent_that_is_always_at_work_gets_its_signal() -> None:
     """Outcomes of calls come before a wait that is over, and there are always some."""
 
+    at_work = asyncio.Event()
+
     async def agent(run: Any) -> int:
         stop, made = asyncio.create_task(run.wait_for("a")), 0
 
@@ -427,6 +429,7 @@ def test_an_agent_that_is_always_at_work_gets_its_signal() -> None:
             while not stop.done() and made < 20_000:
                 made += 1
                 await run.call(note, str(made))
+                at_work.set()
 
         await asyncio.gather(*(worker() for _ in range(8)))
         return made
@@ -434,7 +437,7 @@ def test_an_agent_that_is_always_at_work_gets_its_signal() -> None:
     async def both() -> int:
         store = CheckpointStore()
         running = asyncio.create_task(RecoverableAgent(agent, store).run_with_recovery("t", "run"))
-        await asyncio.sleep(0.05)
+        await at_work.wait()
         await asyncio.to_thread(signal, store, "run", "a")
         return int((await running)["result"])
 

@@ -7,7 +7,7 @@ only the winner's result, loses what a loser had got meanwhile, with or without 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import Generator
 from typing import Any
 
 from recovery.text import shorten
@@ -29,12 +29,12 @@ class WatchedTask(asyncio.Task[Any]):
         return result
 
 
-def watched_task(
-    loop: asyncio.AbstractEventLoop,
-    coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
-    **options: Any,
-) -> WatchedTask:
-    """The task factory of a loop whose tasks are watched."""
+def watched_task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> WatchedTask:
+    """The task factory of a loop whose tasks are watched.
+
+    ``coro``: a coroutine. A generator too is within a task factory's type, and only Python up to
+    3.13 types a task of one.
+    """
     return WatchedTask(coro, loop=loop, **options)
 
 
