@@ -43,8 +43,7 @@ class Unawaited:
         noted = id(token)
         self._made[noted] = (
             ref(coroutine, lambda _: self._gone(noted)),
-            # A task that is cancelled before it begins ends its coroutine, which is no error.
-            ref(token, lambda _: self._made.pop(noted, None)),
+            ref(token, lambda _: self._ended(noted)),
             None if task is None else ref(task),
             place,
         )
@@ -53,6 +52,13 @@ class Unawaited:
     def started(self, token: Token) -> None:
         """Note that a coroutine was started."""
         self._made.pop(id(token), None)
+
+    def _ended(self, noted: int) -> None:
+        # A task that is cancelled before it begins ends its coroutine, which is no error. Of a
+        # coroutine that is deleted, both references are called, in any order.
+        made = self._made.get(noted, (None,))[0]
+        if made is not None and made() is not None:
+            del self._made[noted]
 
     def _gone(self, noted: int) -> None:
         _, _, maker, place = self._made.pop(noted, (None, None, None, None))

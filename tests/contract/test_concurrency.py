@@ -548,6 +548,13 @@ async def sleeps(run: Run) -> None:
     run.sleep(5)  # type: ignore[unused-coroutine]
 
 
+async def in_a_cycle(run: Run) -> None:
+    circle: list[Any] = [run.call(send, "x")]
+    circle.append(circle)
+    del circle
+    gc.collect()
+
+
 async def never_begun(run: Run) -> None:
     left.append(asyncio.create_task(run.call(send, "x")))
 
@@ -559,6 +566,7 @@ async def never_begun(run: Run) -> None:
         (dropped, "run.call(send, ...)"),
         (kept, "run.call(send, ...)"),
         (sleeps, "run.sleep(...)"),
+        (in_a_cycle, "run.call(send, ...)"),
         (never_begun, "run.call(send, ...)"),
     ],
 )
