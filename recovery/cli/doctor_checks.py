@@ -52,16 +52,11 @@ def versions() -> Iterator[Check]:
         f"agent-eventlog {ours}, msgpack {packed} ({'C' if is_c else 'pure Python'}), "
         f"xxhash {xxhash.VERSION}, checksums by {sums}"
     )
-    if is_c:
-        yield Check("packages", "ok", text)
-    else:
-        yield Check(
-            "packages",
-            "warning",
-            text,
-            "Records are packed some ten times slower: install a wheel of msgpack for this "
-            "Python, and unset MSGPACK_PUREPYTHON.",
-        )
+    slow = (
+        "Records are packed some ten times slower: install a wheel of msgpack for this Python, and "
+        "unset MSGPACK_PUREPYTHON."
+    )
+    yield Check.of("packages", text, "" if is_c else slow)
 
 
 def place_of(store: FileStore) -> Path:
@@ -97,16 +92,11 @@ def directory(store: FileStore) -> Iterator[Check]:
     opened = OSFiles().open_directory(str(place))
     who = opened.writable_by()
     opened.close()
+    todo, text = "", f"{place}, mode {stat.S_IMODE(place.stat().st_mode):04o}"
     if who:
-        yield Check(
-            "store",
-            "warning",
-            f"{place} can be changed by others: {who}",
-            f"They can forge what a resumed run takes for done: chmod 700 {place}",
-        )
-    else:
-        mode = stat.S_IMODE(place.stat().st_mode)
-        yield Check("store", "ok", f"{place}, mode {mode:04o}")
+        text = f"{place} can be changed by others: {who}"
+        todo = f"They can forge what a resumed run takes for done: chmod 700 {place}"
+    yield Check.of("store", text, todo)
 
 
 def space(
@@ -119,16 +109,11 @@ def space(
     gc = on_store("gc --older-than 30d --dry-run")
     text = f"{told(free)} free" + (f", {inodes:,} inodes" if limited else "")
     if free < SPACE_MIN or (limited and inodes < INODES_MIN):
-        yield Check(
-            "space",
-            "problem",
-            text,
-            f"Runs will soon stop with an error: free some space ({gc}).",
-        )
-    elif free < SPACE_LOW or (limited and inodes < INODES_LOW):
-        yield Check("space", "warning", text, f"Free some ({gc}).")
-    else:
-        yield Check("space", "ok", text)
+        todo = f"Runs will soon stop with an error: free some space ({gc})."
+        yield Check("space", "problem", text, todo)
+        return
+    low = free < SPACE_LOW or (limited and inodes < INODES_LOW)
+    yield Check.of("space", text, f"Free some ({gc})." if low else "")
 
 
 def low_space(store: CheckpointStore, on_store: Callable[[str], str]) -> str:
@@ -151,16 +136,12 @@ def limits(unended: int) -> Iterator[Check]:
         return
     places = max(0, soft - 32) // DESCRIPTORS
     text = f"{soft:,} in a process: enough for about {places:,} runs at once"
+    todo = ""
     if places < max(unended, 16):
         more = "ulimit -n" if hard in (soft, resource.RLIM_INFINITY) else f"ulimit -n {hard}"
-        yield Check(
-            "descriptors",
-            "warning",
-            f"{text}; {unended:,} have not ended",
-            f"Raise the limit ({more}) if one process is to run them all.",
-        )
-    else:
-        yield Check("descriptors", "ok", text)
+        text += f"; {unended:,} have not ended"
+        todo = f"Raise the limit ({more}) if one process is to run them all."
+    yield Check.of("descriptors", text, todo)
 
 
 def clock(newest: float) -> Iterator[Check]:
@@ -169,16 +150,12 @@ def clock(newest: float) -> Iterator[Check]:
     said = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < CLOCK_MIN:
         yield Check("clock", "problem", f"{said} is long ago", "Set it: waits and ages use it.")
-    elif newest > now + CLOCK_SLACK_S:
-        ahead = newest - now
-        yield Check(
-            "clock",
-            "warning",
-            f"{said}, and a run has records of {ahead:,.0f} s later",
-            "It was, or is, wrong here or where the run was: waits and ages use it.",
-        )
-    else:
-        yield Check("clock", "ok", said)
+        return
+    todo = ""
+    if newest > now + CLOCK_SLACK_S:
+        said += f", and a run has records of {newest - now:,.0f} s later"
+        todo = "It was, or is, wrong here or where the run was: waits and ages use it."
+    yield Check.of("clock", said, todo)
 
 
 @dataclass(slots=True)
@@ -227,31 +204,20 @@ def of_runs(store: FileStore, seen: Seen, on_store: Callable[[str], str]) -> Ite
     if seen.need_a_person:
         need = "needs" if seen.need_a_person == 1 else "need"
         text = f"{count(seen.need_a_person, 'run')} {need} a person"
-        yield Check("runs", "warning", text, on_store("status"))
+        yield Check.of("runs", text, on_store("status"))
     if seen.due:
         text = f"{count(seen.due, 'run')} that can be resumed"
-        todo = on_store("resume --due --agent MODULE:NAME")
-        yield Check("runs", "warning", text, todo)
-    if seen.open_to_others:
-        yield Check(
-            "runs",
-            "warning",
-            f"{count(len(seen.open_to_others), 'run')} can be changed by others: "
-            f"{seen.open_to_others[0]}{' ...' * (len(seen.open_to_others) > 1)}",
-            "They can forge what a resumed run takes for done: chmod -R go-w the directory.",
-        )
-    left = store.unswept()
-    if left:
-        yield Check(
-            "removals",
-            "warning",
-            f"{len(left):,} interrupted (of {left[0]}, ...)"
-            if len(left) > 1
-            else f"1 interrupted, of run {left[0]}",
-            f"{on_store('gc')} finishes them.",
-        )
-    backups = store.backups()
-    if backups:
+        yield Check.of("runs", text, on_store("resume --due --agent MODULE:NAME"))
+    if theirs := seen.open_to_others:
+        more = " ..." * (len(theirs) > 1)
+        text = f"{count(len(theirs), 'run')} can be changed by others: {theirs[0]}{more}"
+        todo = "They can forge what a resumed run takes for done: chmod -R go-w the directory."
+        yield Check.of("runs", text, todo)
+    if left := store.unswept():
+        several = f"{len(left):,} interrupted (of {left[0]}, ...)"
+        text = several if len(left) > 1 else f"1 interrupted, of run {left[0]}"
+        yield Check.of("removals", text, f"{on_store('gc')} finishes them.")
+    if backups := store.backups():
         yield Check(
             "backups",
             "ok",
@@ -295,8 +261,8 @@ def examine_server(store: RunStore, on_store: Callable[[str], str]) -> Iterator[
     """
     yield from versions()
     if isinstance(store, DescribesServer):
-        for name, text, todo in store.describe():
-            yield Check(name, "warning" if todo else "ok", text, todo)
+        for described in store.describe():
+            yield Check.of(*described)
     if isinstance(store, RunQueue):
         states: Counter[str] = Counter()
         after = ""
@@ -306,4 +272,4 @@ def examine_server(store: RunStore, on_store: Callable[[str], str]) -> Iterator[
         told = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
         text = f"{count(states.total(), 'run')}{told and ': '}{told}"
         todo = on_store("status") if states["in doubt"] else ""
-        yield Check("runs", "warning" if todo else "ok", text, todo)
+        yield Check.of("runs", text, todo)

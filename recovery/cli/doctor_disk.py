@@ -36,6 +36,11 @@ class Check:
     text: str
     todo: str = ""
 
+    @classmethod
+    def of(cls, name: str, text: str, todo: str = "") -> Check:
+        """A warning if there is something ``todo``."""
+        return cls(name, "warning" if todo else "ok", text, todo)
+
 
 def disk(place: str) -> Iterator[Check]:
     """The checks of the file system of directory ``place``, in which a log is made for them.
@@ -115,21 +120,14 @@ def flushes(log: EventLog, directory: Directory, mount: Mount) -> Check:
     if log.durability != "power":
         text = f"an append takes {took} (not flushed){beside}"
     median = statistics.median(plain)
+    todo = ""
     if median < NOTHING_S and mount.kind not in MEMORY:
-        return Check(
-            "flush",
-            "warning",
-            f"{text}. No device is that fast: flushes do not reach it",
-            "Look at the cache settings of the virtual machine, container or mount.",
-        )
-    if median > SLOW_S:
-        return Check(
-            "flush",
-            "warning",
-            f"{text}. That is slow",
-            "Each side effect waits for one: use another disk, or batch calls.",
-        )
-    return Check("flush", "ok", text)
+        text += ". No device is that fast: flushes do not reach it"
+        todo = "Look at the cache settings of the virtual machine, container or mount."
+    elif median > SLOW_S:
+        text += ". That is slow"
+        todo = "Each side effect waits for one: use another disk, or batch calls."
+    return Check.of("flush", text, todo)
 
 
 def _speed_text(seconds: list[float]) -> str:
@@ -197,6 +195,5 @@ def times(directory: Directory) -> Check:
     file.close()
     apart = Path(directory.path, "plain").stat().st_mtime - time.time()
     text = f"files have times {abs(apart):.1f} s {'ahead of' if apart > 0 else 'behind'} this clock"
-    if abs(apart) > 2:  # FAT counts in steps of 2 s
-        return Check("file times", "warning", text, "Set both clocks (NTP).")
-    return Check("file times", "ok", text)
+    # FAT counts in steps of 2 s.
+    return Check.of("file times", text, "Set both clocks (NTP)." if abs(apart) > 2 else "")
