@@ -772,15 +772,14 @@ def test_a_wait_that_is_over_when_another_task_makes_a_call(given: Any) -> None:
         Crowd(*given).lived(Kill("disk", number))
 
 
-def test_waits_that_are_over_in_some_orders_of_the_loop(rng: random.Random) -> None:
-    for _ in range(8):
-        at_one_time(random.Random(rng.getrandbits(40)), 2)
-
-
-@pytest.mark.crash
-def test_waits_that_are_over_in_many_orders_of_the_loop(rng: random.Random) -> None:
-    for _ in range(1000):
-        at_one_time(random.Random(rng.getrandbits(40)), 10)
+@pytest.mark.parametrize(
+    ("count", "kills"), [(8, 2), pytest.param(1000, 10, marks=pytest.mark.crash)]
+)
+def test_waits_that_are_over_in_many_orders_of_the_loop(
+    count: int, kills: int, rng: random.Random
+) -> None:
+    for _ in range(count):
+        at_one_time(random.Random(rng.getrandbits(40)), kills)
 
 
 class Racer:

@@ -257,16 +257,15 @@ def one_program(choose: random.Random, deaths: int) -> None:
         raise
 
 
-def test_each_acknowledged_signal_is_seen_once_or_is_unread(rng: random.Random) -> None:
-    for _ in range(25):
-        one_program(random.Random(rng.getrandbits(40)), deaths=3)
-
-
-@pytest.mark.crash
-@pytest.mark.slow
-def test_many_agents_with_racing_waits(rng: random.Random) -> None:
-    for _ in range(300):
-        one_program(random.Random(rng.getrandbits(40)), deaths=20)
+@pytest.mark.parametrize(
+    ("programs", "deaths"),
+    [(25, 3), pytest.param(300, 20, marks=[pytest.mark.crash, pytest.mark.slow])],
+)
+def test_each_acknowledged_signal_is_seen_once_or_is_unread(
+    programs: int, deaths: int, rng: random.Random
+) -> None:
+    for _ in range(programs):
+        one_program(random.Random(rng.getrandbits(40)), deaths=deaths)
 
 
 # -- what crash_everywhere says of them

@@ -273,18 +273,13 @@ def some_losses(disk: SimulatedDisk, seed: int) -> Iterator[SimulatedDisk]:
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_a_crash_in_a_recovery(name: str, figures: Figures) -> None:
-    once, twice = nested(name, 1, 20)
-    figures.add("crashes in recovery, quick", states=once, twice=twice)
-    assert once > 50 and twice > 10
-
-
-@pytest.mark.crash
-@pytest.mark.parametrize("name", HISTORIES)
-def test_many_crashes_in_recoveries(name: str, figures: Figures) -> None:
-    once, twice = nested(name, 8, 20)
-    figures.add("crashes in recovery", states=once, twice=twice)
-    assert once > 200 and twice > 50
+@pytest.mark.parametrize(
+    ("seeds", "called"), [(1, ", quick"), pytest.param(8, "", marks=pytest.mark.crash)]
+)
+def test_a_crash_in_a_recovery(name: str, seeds: int, called: str, figures: Figures) -> None:
+    once, twice = nested(name, seeds, 20)
+    figures.add(f"crashes in recovery{called}", states=once, twice=twice)
+    assert (once > 50 and twice > 10) if called else (once > 200 and twice > 50)
 
 
 # -- calls that fail

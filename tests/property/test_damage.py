@@ -675,16 +675,10 @@ def damaged_somewhere(log: Log, rng: random.Random) -> Files:
     return {**log.files, name: bytes(content)}
 
 
-def test_bits_and_bursts_in_a_large_log(rng: random.Random) -> None:
+@pytest.mark.parametrize("count", [3, pytest.param(120, marks=pytest.mark.crash)])
+def test_bits_and_bursts_in_a_large_log(count: int, rng: random.Random) -> None:
     log = large_log(rng)
-    for _ in range(3):
-        check_exactly(log, damaged_somewhere(log, rng))
-
-
-@pytest.mark.crash
-def test_many_bits_and_bursts_in_a_large_log(rng: random.Random) -> None:
-    log = large_log(rng)
-    for _ in range(120):
+    for _ in range(count):
         check_exactly(log, damaged_somewhere(log, rng))
 
 

@@ -688,19 +688,16 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS[::3], ids=str)
-def test_a_fork_that_crashes_is_none_or_unfinished_or_whole(options, monkeypatch):
-    crash_everywhere_in(options, monkeypatch, 3, (20,))
-
-
-@pytest.mark.crash
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_a_fork_that_crashes_anywhere(options, monkeypatch):
-    crash_everywhere_in(options, monkeypatch, 1, (0, 20, 1 << 20))
-
-
-def crash_everywhere_in(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, stride: int, torn_sizes: Any
+@pytest.mark.parametrize(
+    ("options", "stride", "torn_sizes"),
+    [
+        *((one, 3, (20,)) for one in OPTIONS[::3]),
+        *(pytest.param(one, 1, (0, 20, 1 << 20), marks=pytest.mark.crash) for one in OPTIONS),
+    ],
+    ids=str,
+)
+def test_a_fork_that_crashes_is_none_or_unfinished_or_whole(
+    options: dict[str, Any], stride: int, torn_sizes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recovery.ops.fork.urandom", bytes)
     disk = SimulatedDisk(seed=1)

@@ -663,11 +663,6 @@ def sweep(kind: str, points: Any) -> Any:
 
 
 @KINDS
-def test_killed_at_some_points_it_comes_to_the_same(kind: str) -> None:
-    assert sweep(kind, 25).ok
-
-
-@pytest.mark.crash
-@KINDS
-def test_killed_at_every_point_it_comes_to_the_same(kind: str) -> None:
-    assert sweep(kind, "all").ok
+@pytest.mark.parametrize("points", [25, pytest.param("all", marks=pytest.mark.crash)])
+def test_killed_at_any_point_it_comes_to_the_same(kind: str, points: Any) -> None:
+    assert sweep(kind, points).ok
