@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
@@ -19,7 +18,7 @@ from recovery.errors import ApprovalDeniedError, ToolError
 from recovery.journal.events import CallFailed
 from recovery.journal.failure import clean, slots
 from recovery.values.pack import unpack
-from recovery.values.type_names import OWN, is_named, public_name, type_name
+from recovery.values.type_names import OWN, is_named, public_name, subclasses, type_name
 
 # Exceptions that the runtime itself raises in place of a result.
 _OURS: dict[str, type[Exception]] = {
@@ -101,7 +100,7 @@ def _loaded(
     if raised is not None and is_named(name, raised):
         return raised
     for kind in declared:
-        for one in (kind, *_subclasses(kind)):
+        for one in (kind, *subclasses([kind])):
             if is_named(name, one):
                 return one
     module, _, attribute = name.rpartition(".")
@@ -112,20 +111,10 @@ def _loaded(
         if isinstance(found, type) and issubclass(found, root):
             return found
     newest = None
-    for one in _subclasses(root):
-        if is_named(name, one):
-            newest = one
+    for known in subclasses([root]):
+        if is_named(name, known):
+            newest = known
     return newest
-
-
-def _subclasses(kind: type[BaseException]) -> Iterator[type[BaseException]]:
-    todo, seen = [kind], {kind}
-    while todo:
-        for one in type.__subclasses__(todo.pop()):
-            if one not in seen:
-                seen.add(one)
-                todo.append(one)
-                yield one
 
 
 def _built(kind: type[BaseException], failed: CallFailed) -> BaseException:

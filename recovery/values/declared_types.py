@@ -15,7 +15,7 @@ import threading
 import types
 import typing
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import is_dataclass, replace
 from types import FunctionType
@@ -23,7 +23,7 @@ from typing import Any
 
 from recovery.values import codec as coded_module
 from recovery.values.codec import BY_NAME, BY_TYPE
-from recovery.values.type_names import type_name
+from recovery.values.type_names import subclasses, type_name
 
 FUNCTIONS_MAX = 5000  # whose code is read for one search
 ITEMS_MAX = 1000  # of a list or dict that the code names
@@ -59,7 +59,7 @@ def _find(wanted: type | str) -> None:
                 _add(wanted)
         elif wanted not in BY_NAME and len(_known) >= before:
             named = tuple(_known.values())
-            for one in (*named, *_subclasses(named)):
+            for one in (*named, *subclasses(named)):
                 if type_name(one) == wanted:
                     _add(one)
 
@@ -80,17 +80,6 @@ def _add(kind: type) -> None:
         # By name first: what is written must be readable.
         BY_NAME[name] = BY_TYPE[kind] = replace(codec, declared=True)
         _known[name] = kind
-
-
-def _subclasses(kinds: Iterable[type]) -> Iterator[type]:
-    todo, seen = list(kinds), set[type]()
-    while todo:
-        one: type
-        for one in type.__subclasses__(todo.pop()):
-            if one not in seen:
-                seen.add(one)
-                todo.append(one)
-                yield one
 
 
 def _function_of(what: Any) -> types.FunctionType | None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 OWN = ("recovery", "eventlog")
 
@@ -34,6 +38,17 @@ def is_named(recorded: str, kind: type) -> bool:
     """Whether a type is recorded under this name, by this version or an earlier one."""
     by_first_release = f"{kind.__module__}.{kind.__qualname__}"
     return recorded == by_first_release or public_name(recorded) == type_name(kind)
+
+
+def subclasses(kinds: Iterable[type[T]]) -> Iterator[type[T]]:
+    """The subclasses of these types, and their subclasses, each once."""
+    todo, seen = list(kinds), set[type[T]]()
+    while todo:
+        for one in type.__subclasses__(todo.pop()):
+            if one not in seen:
+                seen.add(one)
+                todo.append(one)
+                yield one
 
 
 def _main_name() -> str:

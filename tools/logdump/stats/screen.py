@@ -11,12 +11,13 @@ from rich.text import Text
 from eventlog import LogReader, Record
 from logdump.context import Context
 from logdump.stats.log_statistics import PARTS, LogStatistics, ToolTotals
+from recovery.cli.event_lines import call_text
 from recovery.cli.status_view import grid
+from recovery.inspect.calls_without_outcome import packed_value
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallIntended
 from recovery.replay.error_counts import RunError
 from recovery.text import columns, count, cut, duration, printable, size
-from recovery.values.render import readable, short
 
 if TYPE_CHECKING:
     from logdump.stats.frames import Frames
@@ -255,15 +256,10 @@ class Screen:
             event = None
         if not isinstance(event, CallIntended):
             return ""
-        shown = self.context.redaction.shown(readable(event.args or b"\xc0"), event.tool)
-        match shown:
-            case None:
-                return f"{size(event.size)}, by digest"
-            case [list(args), dict(kwargs)]:
-                parts = [short(arg, 60) for arg in args]
-                parts += [f"{printable(name)}={short(arg, 60)}" for name, arg in kwargs.items()]
-                return ", ".join(parts)
-        return short(shown, 60)
+        packed = packed_value(event.args)
+        if packed is None:
+            return f"{size(event.size)}, by digest"
+        return call_text(packed, event.tool, self.context.redaction, 60)[1:-1]
 
     def _parts(self) -> None:
         first, last = self.statistics.growth.tenths()
