@@ -232,7 +232,9 @@ class LogReader:
             records = None if item is None else self.decoder.records(info, *item)
             if not isinstance(records, list):
                 return None
-            found.update((record.lsn, record) for record in records if record.lsn in lsns)
+            for record in records:
+                if record.lsn in lsns:
+                    found[record.lsn] = record
         return found
 
     def tail(self) -> Tail:

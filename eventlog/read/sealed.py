@@ -94,7 +94,7 @@ class Sealed:
                     yield None
                     return
                 frame, _ = item
-                if not dense or wanted(frame):
+                if frame.lsn in here or (frame.count > 1 and wanted(frame)):
                     yield item
                 if frame.lsn + frame.count > last:
                     break
