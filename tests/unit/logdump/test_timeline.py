@@ -67,21 +67,17 @@ def calls(model: Any) -> dict[str, Any]:
 # -- lanes
 
 
-def lanes_of(*bars: Bar) -> list[int]:
+@pytest.mark.parametrize(
+    ("bars", "lanes"),
+    [
+        ([Bar(1, 2), Bar(3, 4), Bar(5, 6)], [0, 0, 0]),
+        ([Bar(1, 9), Bar(2, 4), Bar(3, 6), Bar(5, 7), Bar(8, 9)], [0, 1, 2, 1, 1]),
+        ([Bar(1, 3), Bar(3, 4)], [0, 1]),  # they share a record
+    ],
+)
+def test_calls_at_the_same_time_are_side_by_side_in_the_highest_free_lane(bars, lanes):
     place(bars)
-    return [bar.lane for bar in bars]
-
-
-def test_calls_one_after_the_other_share_a_lane():
-    assert lanes_of(Bar(1, 2), Bar(3, 4), Bar(5, 6)) == [0, 0, 0]
-
-
-def test_overlapping_calls_are_side_by_side_and_take_the_highest_free_lane():
-    assert lanes_of(Bar(1, 9), Bar(2, 4), Bar(3, 6), Bar(5, 7), Bar(8, 9)) == [0, 1, 2, 1, 1]
-
-
-def test_calls_that_share_a_record_are_not_in_one_lane():
-    assert lanes_of(Bar(1, 3), Bar(3, 4)) == [0, 1]
+    assert [bar.lane for bar in bars] == lanes
 
 
 def test_what_is_inside_a_call_is_below_it_and_above_the_next():
