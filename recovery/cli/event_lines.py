@@ -8,8 +8,8 @@ from typing import Any
 from eventlog import Packed
 from recovery.inspect.run_event import DECODED_SIZE_MAX, text_of
 from recovery.reports import RunEvent
-from recovery.text import cut, duration, printable
-from recovery.values.render import Redaction, readable, short
+from recovery.text import duration, printable
+from recovery.values.render import Redaction, arguments_text, readable, short
 
 WIDTH = 60  # columns of a value
 
@@ -33,7 +33,7 @@ def line(event: RunEvent, redaction: Redaction) -> str:
 
     lines: dict[str, Callable[[], str]] = {
         "run_started": lambda: f"began: {value('task', 'task')}",
-        "call": lambda: f"{tool}{_called(field('args'), field('size'), tool, redaction)}",
+        "call": lambda: f"{tool}{called_with(field('args'), field('size'), tool, redaction)}",
         "child_started": lambda: f"child run {field('run_id')} began",
         "outcome": lambda: f"{tool} returned {value('value', tool)}{after}",
         "resolved": lambda: (
@@ -52,19 +52,8 @@ def line(event: RunEvent, redaction: Redaction) -> str:
     return printable(redaction.text(text_of(event), event.kind))
 
 
-def _called(args: Any, size: int, tool: str, redaction: Redaction) -> str:
+def called_with(args: Any, size: int, tool: str, redaction: Redaction) -> str:
+    """The arguments of a call in parentheses; their size, if they are large or not recorded."""
     if type(args) is not Packed or len(args) > DECODED_SIZE_MAX:
         return f"({size} bytes)"
-    return call_text(args, tool, redaction, WIDTH)
-
-
-def call_text(packed: Packed, tool: str, redaction: Redaction, width: int | None) -> str:
-    """The arguments of a call, in a line."""
-    match redaction.shown(readable(packed), tool):
-        case [list(args), dict(kwargs)]:
-            parts = [short(arg, width) for arg in args]
-            parts += [f"{printable(name)}={short(arg, width)}" for name, arg in kwargs.items()]
-            return f"({', '.join(parts)})"
-        case other:
-            text = f"({short(other, width)})"
-            return text if width is None else cut(text, width)
+    return arguments_text(redaction.shown(readable(args), tool), WIDTH)

@@ -10,7 +10,6 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from recovery.cli.event_lines import call_text
 from recovery.cli.times import when
 from recovery.errors import CHOICES
 from recovery.inspect.states import BROKEN
@@ -18,7 +17,7 @@ from recovery.journal.user_code import is_the_users
 from recovery.replay.error_counts import RunError
 from recovery.reports import OpenCall, PendingMessage, RunStatus
 from recovery.text import age, count, cut, duration, printable
-from recovery.values.render import HIDDEN, Redaction, readable, short
+from recovery.values.render import HIDDEN, Redaction, arguments_text, readable, short
 
 # Styles of Rich for states and calls.
 STYLES = {
@@ -260,7 +259,7 @@ def arguments(call: OpenCall, redaction: Redaction) -> str:
         return f"arguments of {call.size} bytes, recorded by digest"
     # Whole where a user is to approve it: the part that is cut away could be all that matters.
     width = None if call.state == "asks" else VALUE_MAX
-    return call_text(call.packed, call.tool, redaction, width)
+    return arguments_text(redaction.shown(readable(call.packed), call.tool), width)
 
 
 def grid(found: Iterable[Row]) -> Table:
@@ -368,7 +367,7 @@ def _call_json(call: OpenCall, redaction: Redaction) -> dict[str, Any]:
         "attempt": call.attempt,
         "since": call.since,
         "idempotency_key": call.idempotency_key,
-        "arguments": shown if shown != HIDDEN else HIDDEN,
+        "arguments": shown,
         "size": call.size,
         "child": call.child,
         "signals": list(call.signals),

@@ -115,24 +115,20 @@ def _codec(
     decode: Callable[[Any], Any] | None,
     frozen: bool,
 ) -> Codec:
-    if encode is not None and decode is None:
-        raise TypeError("encode= needs decode=, which makes the value again")
-    freeze: Callable[[Any], Any] | None = as_it_is if frozen else None
-    if encode is None:
-        if frozen:
-            raise TypeError("frozen= is for types with encode= and decode=")
-        found = _own_codec(cls)
-        if found is None:
-            raise TypeError(
-                f"{_where(cls)} is no dataclass, enum, NamedTuple or Pydantic model: give encode= "
-                "and decode="
-            )
-        encode, own_decode, freezes = found
-        freeze = as_it_is if freezes else None
+    if encode is not None:
         if decode is None:
-            return Codec(REGISTERED, encode, own_decode, freeze=freeze, kind=cls, name=name)
-    assert decode is not None
-    return Codec(REGISTERED, encode, decode, freeze=freeze, kind=cls, name=name, checked=True)
+            raise TypeError("encode= needs decode=, which makes the value again")
+        freeze = as_it_is if frozen else None
+        return Codec(REGISTERED, encode, decode, freeze=freeze, kind=cls, name=name, checked=True)
+    if frozen:
+        raise TypeError("frozen= is for types with encode= and decode=")
+    own = codec_for(cls, name)
+    if own is None:
+        raise TypeError(
+            f"{_where(cls)} is no dataclass, enum, NamedTuple or Pydantic model: give encode= and "
+            "decode="
+        )
+    return own if decode is None else dataclasses.replace(own, decode=decode, checked=True)
 
 
 def codec_for(cls: type[Any], name: str) -> Codec | None:

@@ -131,6 +131,16 @@ def short(value: Any, width: int | None) -> str:
     return text if width is None else cut(text, width)
 
 
+def arguments_text(shown: Any, width: int | None) -> str:
+    """The arguments of a call on one line, in parentheses; each is cut at ``width`` columns."""
+    match shown:
+        case [list(args), dict(kwargs)]:
+            parts = [short(arg, width) for arg in args]
+            parts += [f"{printable(name)}={short(arg, width)}" for name, arg in kwargs.items()]
+            return f"({', '.join(parts)})"
+    return f"({short(shown, width)})"
+
+
 def pretty(value: Any, indent: int = 0) -> Iterator[str]:
     """A readable value as lines, as JSON would be; each line of text that has several is marked."""
     room = " " * indent

@@ -11,7 +11,7 @@ import typer
 from recovery import InDoubtError
 from recovery.agent.undo_run import undo, undoing
 from recovery.cli.commands.show import commands_for
-from recovery.cli.event_lines import call_text
+from recovery.cli.event_lines import called_with
 from recovery.cli.exit_codes import FOUND
 from recovery.cli.store_options import (
     AsJson,
@@ -50,7 +50,6 @@ examples:
   recovery undo run_001 --tools trips:hold_seat --tools hotels --yes --json
 """
 
-WIDTH = 60  # columns of an argument
 
 Tools = Annotated[
     list[str] | None,
@@ -114,13 +113,9 @@ def command(
 def _tell(todo: list[RecordedCall], in_doubt: list[RecordedCall], redaction: Redaction) -> None:
     for label, calls in (("in doubt", in_doubt), ("to undo", todo)):
         for one in calls:
-            args = one.intent.args
-            shown = (
-                f"({one.intent.size} bytes)"
-                if args is None
-                else (call_text(args, one.intent.tool, redaction, WIDTH))
-            )
-            say(f"{label}: {one.intent.tool}#{one.lsn}{shown}, by {one.intent.undo}")
+            intent = one.intent
+            shown = called_with(intent.args, intent.size, intent.tool, redaction)
+            say(f"{label}: {intent.tool}#{one.lsn}{shown}, by {intent.undo}")
     if not (todo or in_doubt):
         say("nothing to undo")
 

@@ -140,7 +140,6 @@ class Loop(asyncio.SelectorEventLoop):
         self._virtual = clock
         self._looks = looks
         # Polls: the time of the next deadline, and what had happened before.
-        # happened before.
         self._naps: dict[asyncio.TimerHandle, tuple[float, object]] = {}
         self.set_exception_handler(lambda loop, context: None)
 

@@ -16,7 +16,7 @@ from recovery.inspect.compare import compared
 from recovery.inspect.differences import Ended, FoundDifference, RunComparison, Side, read_alike
 from recovery.text import count, printable
 from recovery.values.diff import ABSENT, differing
-from recovery.values.render import Term, short
+from recovery.values.render import Term, arguments_text, short
 
 VALUE_MAX = 300  # characters of a value
 WHOLE_MAX = 60  # of a text that is shown unchanged
@@ -150,12 +150,7 @@ def _side(one: FoundDifference, side: Side) -> str:
     """A value that only one run has, or that has different kinds."""
     dropped = " (dropped)" if side.dropped else ""
     if one.what == "call":
-        match side.value:
-            case [list(args), dict(kwargs)]:
-                parts = [short(arg, VALUE_MAX) for arg in args]
-                parts += [f"{printable(k)}={short(v, VALUE_MAX)}" for k, v in kwargs.items()]
-                return f"{printable(side.head)}({', '.join(parts)}){dropped}"
-        return f"{printable(side.head)}({short(side.value, VALUE_MAX)}){dropped}"
+        return f"{printable(side.head)}{arguments_text(side.value, VALUE_MAX)}{dropped}"
     head = f"{side.head} = " if side.head else ""
     return f"{head}{_value(side.value)}"
 

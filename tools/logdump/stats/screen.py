@@ -11,13 +11,13 @@ from rich.text import Text
 from eventlog import LogReader, Record
 from logdump.context import Context
 from logdump.stats.log_statistics import PARTS, LogStatistics, ToolTotals
-from recovery.cli.event_lines import call_text
 from recovery.cli.status_view import grid
 from recovery.inspect.calls_without_outcome import packed_value
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallIntended
 from recovery.replay.error_counts import RunError
 from recovery.text import columns, count, cut, duration, printable, size
+from recovery.values.render import arguments_text, readable
 
 if TYPE_CHECKING:
     from logdump.stats.frames import Frames
@@ -259,7 +259,7 @@ class Screen:
         packed = packed_value(event.args)
         if packed is None:
             return f"{size(event.size)}, by digest"
-        return call_text(packed, event.tool, self.context.redaction, 60)[1:-1]
+        return arguments_text(self.context.redaction.shown(readable(packed), event.tool), 60)[1:-1]
 
     def _parts(self) -> None:
         first, last = self.statistics.growth.tenths()
