@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
-from weakref import ref
 
 from eventlog import WritableLog
 from eventlog.protocols import CommitGroup
@@ -52,8 +51,7 @@ _Waiting = list[asyncio.Future[None]]
 class _Ended:
     """Commits that have ended, until the coroutines that wait for them are notified."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = ref(loop)
+    def __init__(self) -> None:
         self._ended: deque[tuple[_Waiting, BaseException | None]] = deque()
         self._context = contextvars.copy_context()
         self._context.run(current_scope.set, NOWHERE)
@@ -73,8 +71,8 @@ class _Ended:
 class GroupCommit(_Ended):
     """The commits that coroutines of one event loop wait for. Not thread-safe: for that loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
+    def __init__(self) -> None:
+        super().__init__()
         self._asked: dict[_Commit, _Waiting] = {}  # since the last round began
         self._queue: deque[tuple[_Commit, _Waiting]] = deque()  # first come, first served
         self._begins_by = 0.0
@@ -162,8 +160,8 @@ class SharedRoundTrips(_Ended):
     answer of the server, however many logs it is about. Not thread-safe: for that loop.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
+    def __init__(self) -> None:
+        super().__init__()
         self._asked: dict[WritableLog, _Waiting] = {}
 
     async def commit(self, log: WritableLog) -> None:
@@ -176,6 +174,7 @@ class SharedRoundTrips(_Ended):
         await done
 
     def _hand_out(self) -> None:
+        loop = asyncio.get_running_loop()
         asked, self._asked = self._asked, {}
         groups: dict[CommitGroup, list[WritableLog]] = {}
         for log in asked:
@@ -185,8 +184,7 @@ class SharedRoundTrips(_Ended):
         def done(log: WritableLog, error: Exception | None) -> None:
             is_first = not self._ended
             self._ended.append((asked[log], error))
-            loop = self._loop()
-            if is_first and loop is not None:
+            if is_first:
                 with suppress(RuntimeError):  # the loop is closed: no coroutine waits
                     loop.call_soon_threadsafe(self._deliver, context=self._context)
 

@@ -12,7 +12,7 @@ T = TypeVar("T")
 _kept: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Any]] = WeakKeyDictionary()
 
 
-def of_loop(kind: Callable[[asyncio.AbstractEventLoop], T]) -> T:
+def of_loop(kind: Callable[[], T]) -> T:
     """The one object of this kind that the running event loop has; it must not keep the loop."""
     loop = asyncio.get_running_loop()
     kept = _kept.get(loop)
@@ -20,5 +20,5 @@ def of_loop(kind: Callable[[asyncio.AbstractEventLoop], T]) -> T:
         kept = _kept[loop] = {}
     found: T | None = kept.get(kind)
     if found is None:
-        found = kept[kind] = kind(loop)
+        found = kept[kind] = kind()
     return found

@@ -22,7 +22,8 @@ class ReadyRuns:
     from an earlier marker.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
         self._ready: Any = getattr(loop, "_ready", None)
         # The loop's own, which wakes it for what another thread has added.
         self._wakes = getattr(getattr(loop, "_read_from_self", None), "__func__", None)

@@ -55,7 +55,11 @@ class Disk:
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    told = 0
+    told = rounds = 0
+
+    def run_in_executor(self, *work: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        self.rounds += 1
+        return super().run_in_executor(*work)
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Any = None
@@ -182,6 +186,27 @@ def test_the_threads_of_a_loop_are_bounded_and_leave_some_to_other_loops():
         other_made.result(30)
         all_made.result(30)
     assert sorted(disk.made) == sorted([*names, "other"])
+
+
+def test_no_round_begins_while_all_threads_of_the_loop_are_at_work():
+    disk, loop = Disk(), CountingLoop()
+
+    async def main() -> None:
+        names = [str(number) for number in range(THREADS + 1)]
+        waiting = [asyncio.ensure_future(commit_together(disk.commit(name))) for name in names]
+        try:
+            while len(disk.begun) < THREADS:  # noqa: ASYNC110 - in other threads
+                await asyncio.sleep(0)
+            of_loop(GroupCommit)._look(loop)
+            assert loop.rounds == 1
+        finally:
+            disk.may_go_on.release(len(names))
+        await asyncio.gather(*waiting)
+
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
 
 
 def test_a_flush_that_takes_its_time_keeps_nobody_else_waiting():
@@ -431,7 +456,7 @@ def test_a_loop_is_told_once_of_all_answers_of_a_server_that_have_come():
     logs: list[Any] = [Log(), Log(), Log()]
 
     async def main(loop: CountingLoop) -> None:
-        shared = SharedRoundTrips(loop)
+        shared = SharedRoundTrips()
         waiting = [asyncio.ensure_future(shared.commit(log)) for log in logs]
         for _ in range(3):
             await asyncio.sleep(0)

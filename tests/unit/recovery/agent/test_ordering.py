@@ -171,7 +171,12 @@ def test_threads_at_work_are_told_from_idle_ones() -> None:
 # -- how long is waited
 
 
-def test_a_wrapper_may_sleep_for_minutes_before_a_recorded_call(clock: Clock) -> None:
+@pytest.mark.parametrize("new", [True, False])
+def test_a_wrapper_may_sleep_for_minutes_before_a_recorded_call(
+    clock: Clock, caplog: pytest.LogCaptureFixture, new: bool
+) -> None:
+    """A new call says that it waits; an outcome waits for those before it."""
+
     async def agent(run: Run) -> Any:
         async def slow() -> Any:
             await asyncio.sleep(400 if run.recovery_count else 0)
@@ -180,6 +185,8 @@ def test_a_wrapper_may_sleep_for_minutes_before_a_recorded_call(clock: Clock) ->
         async def quick() -> Any:
             await asyncio.sleep(0 if run.recovery_count else 5)
             if not run.recovery_count:
+                if not new:
+                    await run.call(send, "quick")
                 raise DiesError
             return await run.call(send, "quick")
 
@@ -188,6 +195,7 @@ def test_a_wrapper_may_sleep_for_minutes_before_a_recorded_call(clock: Clock) ->
     assert twice(clock, agent) == ["slow", "quick"]
     assert executed == {"slow": 1, "quick": 1}
     assert clock.ahead > 400
+    assert any("has waited" in one.getMessage() for one in caplog.records) is new
 
 
 def test_changed_code_beside_tasks_that_all_wait_is_told_at_once(clock: Clock) -> None:

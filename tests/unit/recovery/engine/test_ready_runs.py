@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from contextvars import Context
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -62,7 +63,8 @@ def test_what_is_ready_is_known_as_if_all_were_looked_at(
     print("seed", seed)
     chance = random.Random(seed)
     loop = Loop()
-    ready = ReadyRuns(cast(Any, loop))
+    with mock.patch("asyncio.get_running_loop", return_value=loop):
+        ready = ReadyRuns()
     runs = [Run() for _ in range(6)]
     contexts = [context_in(Scope(cast(Any, run), "")) for run in runs]
     rare = [context_in(None), Context(), context_in(NOWHERE)]
