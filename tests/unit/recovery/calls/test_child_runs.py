@@ -9,6 +9,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -967,13 +968,23 @@ def test_a_task_group_that_fails_takes_its_children_along() -> None:
         assert isinstance(how_ended(store, child.run_id), RunCancelled)
 
 
-def test_children_of_a_run_that_gives_up_end_with_it() -> None:
+@pytest.mark.parametrize("dies", [False, True])
+def test_children_of_a_run_that_gives_up_end_with_it(
+    monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    """Also when the process dies as soon as the end of the parent is recorded."""
+
     async def agent(run: Run) -> None:
         left = asyncio.create_task(run.child(waits, "a"))
         await asyncio.sleep(0.1)
         raise PermanentError(f"enough {left.done()}")
 
     store = CheckpointStore()
+    if dies:
+        with monkeypatch.context() as patch, pytest.raises(Died):
+            patch.setattr("recovery.agent.agent_errors.cancel_children", Mock(side_effect=Died))
+            run(agent, store)
+        assert [one.state for one in children(store, "run")] == ["open"]
     assert failed_of("run", store, agent).message == "enough False"
     (child,) = children(store, "run")
     assert isinstance(how_ended(store, child.run_id), RunCancelled)
