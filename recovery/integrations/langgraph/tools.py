@@ -9,17 +9,20 @@ Needs the extra: ``pip install 'agent-eventlog[langgraph]'``.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import inspect
 import os
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from langchain_core.messages import ToolMessage
+from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp
 from langgraph.func import task as langgraph_task
 from langgraph.runtime import get_runtime
@@ -34,6 +37,7 @@ from recovery.integrations.langgraph.messages import Middleware, as_answer
 __all__ = ["RecordedCalls", "RecordedThread", "RecordedTools", "run_id_of"]
 
 RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,99}")
+CHECKPOINT_WAIT_S = 60.0
 INTERRUPTED = {"langgraph": "interrupted"}  # the outcome of a tool that asks a person
 
 
@@ -74,7 +78,7 @@ class RecordedTools(Middleware):
         self._park_after_s = park_after_s
         self._store = store if isinstance(store, CheckpointStore) else CheckpointStore(store)
         self._policies = dict(policies or {})
-        self._open: dict[str, CallJournal] = {}
+        self._open: dict[str, RecordedThread] = {}
         for name, options in self._policies.items():
             refuse_redact(name, options)
             as_call(_nothing, name, options)  # an option that is unknown or not served: an error
@@ -91,7 +95,7 @@ class RecordedTools(Middleware):
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """See AgentMiddleware of LangChain and ToolNode of LangGraph."""
         asked = request.tool_call
-        journal = self._journal(request.runtime.config["configurable"].get("thread_id"))
+        journal = self._thread(request.runtime.config["configurable"].get("thread_id")).journal
         call = self._call(asked["name"], asked["id"])
         found = call.make_sync(journal, lambda arguments: handler(request), asked["args"])
         return as_answer(found, asked)
@@ -99,7 +103,7 @@ class RecordedTools(Middleware):
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """The same in async graphs."""
         asked = request.tool_call
-        journal = self._journal(request.runtime.config["configurable"].get("thread_id"))
+        journal = self._thread(request.runtime.config["configurable"].get("thread_id")).journal
         call = self._call(asked["name"], asked["id"])
         found = await call.make(journal, lambda arguments: handler(request), asked["args"])
         return as_answer(found, asked)
@@ -114,37 +118,39 @@ class RecordedTools(Middleware):
             return functools.partial(self.task, **options)
         made, name = function, options.get("name") or function.__name__
 
-        def asked() -> tuple[CallJournal, _Call]:
+        def asked() -> tuple[RecordedThread, _Call]:
             info = get_runtime().execution_info
-            return self._journal(info.thread_id), self._call(name, info.task_id)
+            return self._thread(info.thread_id), self._call(name, info.task_id)
 
         body: Callable[..., Any]
         if inspect.iscoroutinefunction(made):
 
             @functools.wraps(made)
             async def body(*args: Any, **kwargs: Any) -> Any:
-                journal, call = asked()
-                return await call.make(journal, made, *args, **kwargs)
+                thread, call = asked()
+                await thread.step_is_saved_async()
+                return await call.make(thread.journal, made, *args, **kwargs)
         else:
 
             @functools.wraps(made)
             def body(*args: Any, **kwargs: Any) -> Any:
-                journal, call = asked()
-                return call.make_sync(journal, made, *args, **kwargs)
+                thread, call = asked()
+                thread.step_is_saved()
+                return call.make_sync(thread.journal, made, *args, **kwargs)
 
         return langgraph_task(body, **options)
 
     def _call(self, name: str, call_id: str | None) -> _Call:
         return _Call(name, self._policies.get(name, {}), call_id or "")
 
-    def _journal(self, thread_id: Any) -> CallJournal:
-        journal = self._open.get(str(thread_id))
-        if journal is None:
+    def _thread(self, thread_id: Any) -> RecordedThread:
+        thread = self._open.get(str(thread_id))
+        if thread is None:
             raise RecoveryError(
                 f"thread {thread_id!r} is not open, so its calls cannot be recorded. Nothing was "
                 "executed. Call the graph inside `with recorded.thread(graph, thread_id) as config`"
             )
-        return journal
+        return thread
 
 
 class RecordedThread:
@@ -160,6 +166,7 @@ class RecordedThread:
         """Not for users: call ``RecordedTools.thread``."""
         self._tools, self._graph, self._thread_id = tools, graph, str(thread_id)
         self._config = {"configurable": {"thread_id": self._thread_id}}
+        self._step = ""  # the newest checkpoint that is known to be saved
 
     def __enter__(self) -> dict[str, Any]:
         self.journal = CallJournal(
@@ -167,7 +174,7 @@ class RecordedThread:
             run_id_of(self._thread_id),
             park_after_s=self._tools._park_after_s,
         )
-        self._tools._open[self._thread_id] = self.journal
+        self._tools._open[self._thread_id] = self
         return self._config
 
     def __exit__(
@@ -194,6 +201,41 @@ class RecordedThread:
             yield
         finally:
             self.journal.__exit__(*how)  # which raises what has stopped it, if anything has
+
+    # LangGraph names tasks by the checkpoint of their step, and saves the first one of a run in the
+    # background. If the process died before that, the next one would make other tasks of them.
+
+    def step_is_saved(self) -> None:
+        """Wait until the checkpoint of the present step is saved. RecoveryError if it is not."""
+        for config in self._until_saved():
+            if self._graph.checkpointer.get_tuple(config) is not None:
+                self._step = config["configurable"]["checkpoint_id"]
+                break
+            time.sleep(0.001)
+
+    async def step_is_saved_async(self) -> None:
+        """The same from async code."""
+        for config in self._until_saved():
+            if await self._graph.checkpointer.aget_tuple(config) is not None:
+                self._step = config["configurable"]["checkpoint_id"]
+                break
+            await asyncio.sleep(0.001)
+
+    def _until_saved(self) -> Iterator[Any]:
+        info, now = get_runtime().execution_info, get_config()["configurable"]
+        of_root = info.checkpoint_ns.count("|") <= 1  # the node's part, and the task's
+        at_exit = now.get("__pregel_durability") == "exit"  # saves nothing before
+        if not self._saves or not of_root or at_exit or info.checkpoint_id == self._step:
+            return
+        named = {"checkpoint_ns": "", "checkpoint_id": info.checkpoint_id}
+        until = time.monotonic() + CHECKPOINT_WAIT_S
+        while time.monotonic() < until:
+            yield {"configurable": {"thread_id": self._thread_id, **named}}
+        raise RecoveryError(
+            f"the checkpoint of this step of thread {self._thread_id!r} was not saved in "
+            f"{CHECKPOINT_WAIT_S:g} s. The task was not executed. Look at what the checkpointer "
+            "has logged, and run the graph again"
+        )
 
     @property
     def _saves(self) -> bool:

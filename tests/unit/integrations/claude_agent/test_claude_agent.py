@@ -22,10 +22,9 @@ from recovery.call_journal import CallJournal
 from recovery.integrations.claude_agent import RecordedTools, known_results
 from tests.support import outside
 from tests.support.fake_claude import FakeClaude, Use, transcript
-from tests.support.framework_lives import AGAIN, fails_at_first, meets
+from tests.support.framework_lives import AGAIN, fails_at_first, kills, meets
 from tests.support.kill_sweep import RUNS, settle, sweep
 from tests.support.lives import RUN
-from tests.support.scale import scaled
 
 SCRIPT: list[list[Use]] = [
     [("Bash", {"command": "make"}), ("Read", {"file_path": "a.txt"})],
@@ -266,7 +265,10 @@ def look_outside(place: Path, how: str) -> None:
         settle(place, how)
 
 
-def test_killed_anywhere_no_tool_runs_twice(tmp_path: Path, rng: random.Random) -> None:
-    found = sweep(live, tmp_path, rng, points=scaled(6, 10_000), settle=look_outside)
+@kills(6)
+def test_killed_anywhere_no_tool_runs_twice(
+    points: int, tmp_path: Path, rng: random.Random
+) -> None:
+    found = sweep(live, tmp_path, rng, points=points, settle=look_outside)
     assert found.bad == []
     assert found.doubted or found.points < 2 * found.appends  # a few may all miss the tools

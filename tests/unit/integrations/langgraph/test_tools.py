@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import operator
 import random
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -29,12 +30,17 @@ from langgraph.types import Command, interrupt
 
 from eventlog import LogLockedError
 from recovery import CheckpointStore, InDoubtError, RecoveryError, Resolution
-from recovery.integrations.langgraph import EventLogSaver, abegin_or_resume, begin_or_resume
+from recovery.integrations.langgraph import (
+    EventLogSaver,
+    abegin_or_resume,
+    begin_or_resume,
+    tools,
+)
 from recovery.integrations.langgraph.tools import RecordedTools, run_id_of
 from tests.support import outside
+from tests.support.framework_lives import kills
 from tests.support.kill_sweep import RUNS, approve, sweep
 from tests.support.langchain_models import OfflineModel
-from tests.support.scale import scaled
 
 effects: Counter[Any] = Counter()
 
@@ -232,11 +238,12 @@ def a_workflow(place: Path) -> Any:
         return begin_or_resume(workflow, ["a", "b", "a"], config)
 
 
+@kills(4)
 @pytest.mark.parametrize("program", [an_agent, a_graph, a_workflow])
 def test_a_killed_graph_ends_as_the_one_that_nobody_killed(
-    program: Callable[[Path], Any], tmp_path: Path, rng: random.Random
+    program: Callable[[Path], Any], points: int, tmp_path: Path, rng: random.Random
 ) -> None:
-    found = sweep(program, tmp_path, rng, points=scaled(4, 10_000), settle=settle)
+    found = sweep(program, tmp_path, rng, points=points, settle=settle)
     assert found.bad == []
     assert found.doubted or found.points < 2 * found.appends  # a few may all miss the tools
 
@@ -372,6 +379,40 @@ def test_a_call_in_doubt_stops_the_thread_whatever_handles_errors(tmp_path: Path
     handle.resolve(caught.value.calls[0], Resolution.outcome(said))
     assert invoke(None)["messages"][-2].content == "paid by hand"
     assert effects == {"paid": 1}
+
+
+def test_a_task_waits_for_the_checkpoint_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one, a process that resumes the thread would begin it anew, with other tasks."""
+
+    class Late(InMemorySaver):
+        def put(self, *args: Any) -> Any:
+            time.sleep(0.05)
+            return super().put(*args)
+
+    saver, recorded = Late(), RecordedTools(tmp_path)
+
+    @recorded.task
+    def fetch(thread_id: str) -> str:
+        effects[saver.get_tuple({"configurable": {"thread_id": thread_id}}) is not None] += 1
+        return thread_id
+
+    @entrypoint(checkpointer=saver)
+    def work(thread_id: str) -> str:
+        return fetch(thread_id).result()
+
+    def lived(thread_id: str, **options: Any) -> Any:
+        with recorded.thread(work, thread_id) as config:
+            return begin_or_resume(work, thread_id, config, **options)
+
+    assert lived("1") == "1"
+    assert effects == {True: 1}
+    monkeypatch.setattr(tools, "CHECKPOINT_WAIT_S", 0)
+    with pytest.raises(RecoveryError, match=r"thread '2' was not saved in 0 s. The task was not"):
+        lived("2")
+    assert lived("3", durability="exit") == "3"  # saves nothing before
+    assert effects == {True: 1, False: 1}
 
 
 def test_many_threads_at_once_and_one_that_is_open_elsewhere(tmp_path: Path) -> None:

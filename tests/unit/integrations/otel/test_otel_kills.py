@@ -9,12 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from recovery import CheckpointStore, RecoverableAgent, Retry, Usage, tool
 from tests.support import outside
+from tests.support.framework_lives import kills
 from tests.support.kill_sweep import RUNS, sweep
-from tests.support.scale import scaled
 from tests.support.told_spans import by_id, exported, told_live
 
 
@@ -73,9 +71,9 @@ def live(place: Path) -> Any:
     return {"result": result, "told twice": twice, "told otherwise": other}
 
 
-@pytest.mark.timeout(0)
-def test_live_spans_over_any_crash(tmp_path: Path, rng: random.Random) -> None:
-    found = sweep(live, tmp_path, rng, points=scaled(5, 10_000))
+@kills(5)
+def test_live_spans_over_any_crash(points: int, tmp_path: Path, rng: random.Random) -> None:
+    found = sweep(live, tmp_path, rng, points=points)
     assert found.bad == []
     assert json.loads((tmp_path / "whole" / "untold").read_text()) == []
     told = untold = 0

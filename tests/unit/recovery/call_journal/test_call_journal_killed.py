@@ -17,8 +17,8 @@ import pytest
 from recovery import Resolution, tool
 from recovery.call_journal import CallJournal
 from tests.support import outside
+from tests.support.framework_lives import kills
 from tests.support.kill_sweep import RUNS, sweep
-from tests.support.scale import scaled
 
 TURNS = 3
 
@@ -189,10 +189,11 @@ def with_ids_of_its_own(place: Path) -> Any:
     return turns
 
 
+@kills(10)
 @pytest.mark.parametrize("loop", [in_threads, in_tasks, with_ids_of_its_own])
 def test_a_killed_loop_ends_as_the_one_that_nobody_killed(
-    loop: Callable[[Path], Any], tmp_path: Path, rng: random.Random
+    loop: Callable[[Path], Any], points: int, tmp_path: Path, rng: random.Random
 ) -> None:
-    found = sweep(loop, tmp_path, rng, points=scaled(10, 10_000))
+    found = sweep(loop, tmp_path, rng, points=points)
     assert found.bad == []
     assert found.doubted or found.points < 2 * found.appends  # a few may all miss the tools
