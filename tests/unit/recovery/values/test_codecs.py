@@ -836,6 +836,12 @@ def test_a_codec_that_cannot_read_what_it_wrote_is_refused():
             pack({"a": [Money(1)]}, "r")
 
 
+def test_a_decode_of_recorded_fields_is_checked_as_well():
+    register(Order, decode=lambda fields: fields["item"])
+    with pytest.raises(RefusedValueError, match="made a str of it"):
+        pack([Order("x")], "r")
+
+
 def test_codecs_of_users_inside_one_another_are_checked_once():
     calls = 0
 
