@@ -13,6 +13,6 @@ processes=$((2 * $(getconf _NPROCESSORS_ONLN)))
 suite() { "$pytest" -q -n "$processes" --dist worksteal -m "not crash" --ignore "$tests/lint" "$@"; }
 
 # In the processes that import frameworks (560 MB), the other tests would take twice as long.
-frameworks=("$tests/unit/integrations" "$tests/docs" "$tests"/integration/test_*_kills.py)
+frameworks=("$tests/unit/integrations" "$tests/docs" "$tests/integration/kills")
 suite "$@" "$tests" "${frameworks[@]/#/--ignore=}"
 suite "$@" "${frameworks[@]}"

@@ -163,6 +163,7 @@ class SharedRoundTrips(_Ended):
     def __init__(self) -> None:
         super().__init__()
         self._asked: dict[WritableLog, _Waiting] = {}
+        self._is_notified = False  # whether the loop is to deliver what has ended
 
     async def commit(self, log: WritableLog) -> None:
         """Have what the log has now committed."""
@@ -173,6 +174,10 @@ class SharedRoundTrips(_Ended):
         self._asked.setdefault(log, []).append(done)
         await done
 
+    def _deliver(self) -> None:
+        self._is_notified = False  # before it looks: what ends later is notified again
+        super()._deliver()
+
     def _hand_out(self) -> None:
         loop = asyncio.get_running_loop()
         asked, self._asked = self._asked, {}
@@ -182,9 +187,9 @@ class SharedRoundTrips(_Ended):
             groups.setdefault(log.group, []).append(log)
 
         def done(log: WritableLog, error: Exception | None) -> None:
-            is_first = not self._ended
             self._ended.append((asked[log], error))
-            if is_first:
+            if not self._is_notified:
+                self._is_notified = True
                 with suppress(RuntimeError):  # the loop is closed: no coroutine waits
                     loop.call_soon_threadsafe(self._deliver, context=self._context)
 

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -443,17 +443,22 @@ def test_a_step_waits_for_one_flush_if_it_has_a_side_effect(
     assert len(writes) == 1 + 10 * 3 + 1
 
 
+Done = Callable[[Any, Exception | None], None]
+
+
+class OnServer:
+    """A log whose server answers when the test says so."""
+
+    def __init__(self, given: list[Done]) -> None:
+        self.group, self._given = self, given
+
+    def commit(self, logs: list[Any], done: Done) -> None:
+        self._given.append(done)
+
+
 def test_a_loop_is_told_once_of_all_answers_of_a_server_that_have_come():
-    given: list[Callable[[Any, Exception | None], None]] = []
-
-    class Log:
-        def __init__(self) -> None:
-            self.group = self
-
-        def commit(self, logs: list[Any], done: Callable[[Any, Exception | None], None]) -> None:
-            given.append(done)
-
-    logs: list[Any] = [Log(), Log(), Log()]
+    given: list[Done] = []
+    logs: list[Any] = [OnServer(given) for _ in range(3)]
 
     async def main(loop: CountingLoop) -> None:
         shared = SharedRoundTrips()
@@ -475,6 +480,36 @@ def test_a_loop_is_told_once_of_all_answers_of_a_server_that_have_come():
     loop.run_until_complete(asyncio.wait_for(main(loop), 60))
     loop.close()
     given[0](logs[0], None)  # a late answer finds the loop closed
+
+
+def test_an_answer_that_comes_while_the_loop_delivers_others_is_delivered():
+    given: list[Done] = []
+    logs: list[Any] = [OnServer(given) for _ in range(2)]
+    arriving, delivered = threading.Event(), threading.Event()
+
+    class Answers(deque[Any]):
+        def append(self, answer: Any) -> None:
+            if self:
+                arriving.set()
+                delivered.wait(30)
+            super().append(answer)
+
+    async def main() -> None:
+        shared = SharedRoundTrips()
+        shared._ended = Answers()
+        waiting = [asyncio.ensure_future(shared.commit(log)) for log in logs]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        given[0](logs[0], None)
+        thread = threading.Thread(target=given[1], args=(logs[1], None))
+        thread.start()
+        arriving.wait(30)
+        await waiting[0]
+        delivered.set()
+        await asyncio.wait_for(waiting[1], 30)
+        thread.join()
+
+    asyncio.run(main())
 
 
 def test_what_threads_tell_the_loop_is_for_no_run_and_what_they_do_is_in_no_scope():
