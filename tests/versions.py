@@ -62,7 +62,7 @@ ENVIRONMENTS: dict[str, tuple[list[str], list[str], list[str]]] = {
     ),
     "langgraph": (
         ["langgraph"],
-        ["langchain", "langgraph-checkpoint-conformance", "pycryptodome"],
+        ["langchain", "langgraph-checkpoint-conformance", "numpy", "pycryptodome"],
         ["unit/integrations/langgraph", "integration/kills/test_langgraph_kills.py"],
     ),
     "claude-agent": (
