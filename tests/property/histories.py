@@ -209,10 +209,14 @@ def check_usable(disk: SimulatedDisk, kinds: list[str]) -> None:
 
 
 def committed_bytes(disk: SimulatedDisk) -> Iterator[tuple[int, int]]:
-    """Segment and offset of every byte of headers, frames and padding, without the last footer."""
+    """Segment and offset of every byte of headers, frames and padding, without the footers at the
+    end: several, if a process died in between. They hold no record."""
     for number, content in segments(disk).items():
-        footer = read_footer(bytes(content), bytes(content[56:60]))
-        size = footer.offset if footer is not None else len(content.rstrip(b"\0"))
+        size = len(content)
+        while footer := read_footer(bytes(content[:size]), bytes(content[56:60])):
+            size = footer.offset
+        if size == len(content):  # no footer
+            size = len(content.rstrip(b"\0"))
         for offset in range(size):
             yield number, offset
 
