@@ -40,10 +40,10 @@ class Unawaited:
         place = what, frame.f_code, frame.f_lineno
         # So that an error, or Python's warning, names the call.
         coroutine.__qualname__ = what  # type: ignore[attr-defined]
-        noted = id(token)
-        self._made[noted] = (
-            ref(coroutine, lambda _: self._gone(noted)),
-            ref(token, lambda _: self._ended(noted)),
+        number = id(token)
+        self._made[number] = (
+            ref(coroutine, lambda _: self._gone(number)),
+            ref(token, lambda _: self._ended(number)),
             None if task is None else ref(task),
             place,
         )
@@ -53,15 +53,15 @@ class Unawaited:
         """Note that a coroutine was started."""
         self._made.pop(id(token), None)
 
-    def _ended(self, noted: int) -> None:
+    def _ended(self, number: int) -> None:
         # A task that is cancelled before it begins ends its coroutine, which is no error. Of a
         # coroutine that is deleted, both references are called, in any order.
-        made = self._made.get(noted, (None,))[0]
+        made = self._made.get(number, (None,))[0]
         if made is not None and made() is not None:
-            del self._made[noted]
+            del self._made[number]
 
-    def _gone(self, noted: int) -> None:
-        _, _, maker, place = self._made.pop(noted, (None, None, None, None))
+    def _gone(self, number: int) -> None:
+        _, _, maker, place = self._made.pop(number, (None, None, None, None))
         if maker is not None and place is not None and maker() is _task():
             self._dropped.append(place)
 

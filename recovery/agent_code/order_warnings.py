@@ -78,7 +78,6 @@ _QUEUES = {
 }
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
 
-
 _SET = "asyncio.wait gives sets, which have no order: `run.wait(...)` gives lists, and is recorded"
 _CLOCK = "the clock of {} is not recorded: `@tool(timeout_s=...)` and `run.wait(timeout=...)` are"
 _TICK = (

@@ -411,6 +411,7 @@ class _Read:
     tally: ProgressTally
     errors: ErrorTally
     owners: Owners
+    parked: RunParked | None
     submission: Submission | None
     foreign: Record | None = None  # the newest record of a log that has none of a run
 
@@ -418,11 +419,6 @@ class _Read:
     def is_empty(self) -> bool:
         run = self.run
         return not (run.started or run.tail or run.start.lsn or run.damage or run.lost)
-
-    @property
-    def parked(self) -> RunParked | None:
-        events = (event for *_, event in reversed(self.run.entries))
-        return next((event for event in events if isinstance(event, RunParked)), None)
 
     def times_ns(self) -> tuple[int, int]:
         """When the run began, and its last record."""
@@ -480,7 +476,9 @@ def _read(reader: ReadableLog, run_id: str, approvers: Approvers | None, last_ls
     run = load_shallow(reader, run_id, approvers)
     tallies = run.tallied(ProgressTally()), run.tallied(ErrorTally()), run.tallied(Owners())
     submission = submission_of(reader, run_id) if run.started is None else None
-    read = _Read(run, *tallies, submission)
+    events = (event for *_, event in reversed(run.entries))
+    parked = next((event for event in events if isinstance(event, RunParked)), None)
+    read = _Read(run, *tallies, parked, submission)
     if read.is_empty and last_lsn and submission is None:
         read.foreign = reader.fetch({last_lsn}).get(last_lsn)
     return read

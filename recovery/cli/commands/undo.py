@@ -50,7 +50,6 @@ examples:
   recovery undo run_001 --tools trips:hold_seat --tools hotels --yes --json
 """
 
-
 Tools = Annotated[
     list[str] | None,
     typer.Option(

@@ -37,7 +37,7 @@ from recovery.integrations.langgraph.messages import Middleware, as_answer
 __all__ = ["RecordedCalls", "RecordedThread", "RecordedTools", "run_id_of"]
 
 RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,99}")
-CHECKPOINT_WAIT_S = 60.0
+CHECKPOINT_WAIT_S = 60.0  # for one checkpoint: as long as a store waits for its server
 INTERRUPTED = {"langgraph": "interrupted"}  # the outcome of a tool that asks a person
 
 
