@@ -75,7 +75,7 @@ class Counting(Connections):
         super().__init__(url, patience_s)
         self.count = self.watching = 0
 
-    def run(self, act: Callable[[psycopg.Cursor[Any]], Any]) -> Any:
+    def run(self, act: Callable[[Any], Any]) -> Any:
         if threading.current_thread().name == "eventlog-watch":
             self.watching += 1
         else:

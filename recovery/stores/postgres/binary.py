@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
@@ -17,12 +18,13 @@ from psycopg.errors import error_from_result
 from psycopg.generators import execute
 from psycopg.pq.abc import PGresult
 
-_BIGINT, _BYTES, _TEXT = 20, 17, 25
-FLOAT, INTEGERS, BLOBS, TEXTS = 701, 1016, 1001, 1009  # the types of parameters
+# The types of parameters.
+INTEGER, BLOB, FLOAT, INTEGERS, BLOBS, TEXTS = 20, 17, 701, 1016, 1001, 1009
+_TEXT = 25
 _IS_PREPARED, _IS_UNKNOWN = b"42P05", b"26000"  # SQLSTATEs
 _NULL = struct.pack(">i", -1)
 _EMPTY_INTEGERS, _EMPTY_BLOBS, _EMPTY_TEXTS = (
-    struct.pack(">iii", 0, 0, kind) for kind in (_BIGINT, _BYTES, _TEXT)
+    struct.pack(">iii", 0, 0, kind) for kind in (INTEGER, BLOB, _TEXT)
 )
 
 
@@ -43,11 +45,12 @@ class Prepared:
         values: Sequence[bytes],
         types: Sequence[int],
     ) -> bytes | None:
-        """The one value that the statement gives. It and ``values`` are in binary; their types."""
+        """The one value that the statement gives; None if it gives no row. It and ``values`` are in
+        binary; ``types`` are theirs."""
         pgconn, binary = connection.pgconn, [1] * len(values)
         if self._names is not None:
             # Where a statement of this name is prepared already, it is this one.
-            name = b"eventlog_" + sha256(statement).hexdigest()[:24].encode()
+            name = _name_of(statement)
             if name not in self._names:
                 pgconn.send_prepare(name, statement, types)
                 _result_of(connection, pq.ExecStatus.COMMAND_OK, _IS_PREPARED)
@@ -55,11 +58,16 @@ class Prepared:
             pgconn.send_query_prepared(name, values, binary, 1)
             result = _result_of(connection, pq.ExecStatus.TUPLES_OK, _IS_UNKNOWN)
             if result is not None:
-                return result.get_value(0, 0)
+                return result.get_value(0, 0) if result.ntuples else None
             self._names = None
         pgconn.send_query_params(statement, values, types, binary, 1)
         result = _result_of(connection, pq.ExecStatus.TUPLES_OK)
-        return None if result is None else result.get_value(0, 0)
+        return result.get_value(0, 0) if result and result.ntuples else None
+
+
+@cache
+def _name_of(statement: bytes) -> bytes:
+    return b"eventlog_" + sha256(statement).hexdigest()[:24].encode()
 
 
 def _result_of(
@@ -74,6 +82,9 @@ def _result_of(
     raise error_from_result(result)
 
 
+encode_integer = struct.Struct(">q").pack
+
+
 def encode_float(value: float) -> bytes:
     """A double."""
     return struct.pack(">d", value)
@@ -86,12 +97,12 @@ def encode_integers(values: Sequence[int]) -> bytes:
     count = len(values)
     sized = [8] * (2 * count)
     sized[1::2] = values
-    return struct.pack(">5i" + "iq" * count, 1, 0, _BIGINT, count, 1, *sized)
+    return struct.pack(">5i" + "iq" * count, 1, 0, INTEGER, count, 1, *sized)
 
 
 def encode_blobs(values: Sequence[bytes]) -> bytes:
     """An array of byte strings."""
-    return _array(_BYTES, values) if values else _EMPTY_BLOBS
+    return _array(BLOB, values) if values else _EMPTY_BLOBS
 
 
 def encode_texts(values: Sequence[str | None]) -> bytes:

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
@@ -109,12 +109,11 @@ class Connections:
                 found = _of_process[key] = cls(url, patience_s)
             return found
 
-    def run(self, act: Callable[[psycopg.Cursor[Any]], T]) -> T:
-        """Call ``act`` once, with a cursor. LostConnectionError if its outcome is unknown."""
+    def run(self, act: Callable[[_Connection], T]) -> T:
+        """Call ``act`` once, with a connection. LostConnectionError if its outcome is unknown."""
         connection = self._taken()
         try:
-            with connection.cursor(binary=True) as cursor:
-                result = act(cursor)
+            result = act(connection)
         except psycopg.OperationalError as exc:
             connection.close()
             self._close_idle()  # they lead to the same server
@@ -135,13 +134,9 @@ class Connections:
         """As ``run``, of a statement with parameters of these types that gives one value: all in
         binary. The server prepares it where it can."""
 
-        def act(cursor: psycopg.Cursor[Any]) -> bytes | None:
-            connection = cast("_Connection", cursor.connection)
-            return connection.prepared.query(connection, statement, values, types)
+        return self.run(lambda one: one.prepared.query(one, statement, values, types))
 
-        return self.run(act)
-
-    def ask(self, act: Callable[[psycopg.Cursor[Any]], T]) -> T:
+    def ask(self, act: Callable[[_Connection], T]) -> T:
         """As ``run``, for what may be repeated: waits for a server that does not answer, for as
         long as it may take; then UnreachableError."""
         began, pause_s = time.monotonic(), RETRY_MIN_S

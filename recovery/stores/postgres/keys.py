@@ -35,9 +35,9 @@ class PostgresKeys:
     def _read(self, what: str) -> bytes:
         statement = self._sql(f"select {what} from {{s}}.subject_keys")
 
-        def read(cursor: psycopg.Cursor[Any]) -> bytes:
+        def read(connection: psycopg.Connection[Any]) -> bytes:
             try:
-                row = cursor.execute(statement).fetchone()
+                row = connection.execute(statement).fetchone()
             except psycopg.errors.UndefinedTable:
                 return b""
             return bytes(row[0]) if row is not None else b""
@@ -47,19 +47,19 @@ class PostgresKeys:
     def change(self, change: Callable[[bytes], bytes]) -> None:
         """See ``KeyDocument.change``."""
 
-        def act(cursor: psycopg.Cursor[Any]) -> None:
-            with cursor.connection.transaction():
-                cursor.execute(self._sql(_LOCK))
-                cursor.execute(self._sql(_TABLE))
+        def act(connection: psycopg.Connection[Any]) -> None:
+            with connection.transaction():
+                connection.execute(self._sql(_LOCK))
+                connection.execute(self._sql(_TABLE))
                 found = self._sql("select document from {s}.subject_keys for update")
-                row = cursor.execute(found).fetchone()
+                row = connection.execute(found).fetchone()
                 new = change(bytes(row[0]) if row is not None else b"")
                 verb = "insert into {s}.subject_keys values (%s)"
                 if row is not None:
                     verb = "update {s}.subject_keys set document = %s"
-                cursor.execute(self._sql(verb), (new,))
+                connection.execute(self._sql(verb), (new,))
             if row is not None:
-                cursor.execute(self._sql("vacuum full {s}.subject_keys"))
+                connection.execute(self._sql("vacuum full {s}.subject_keys"))
 
         self._connections.ask(act)
 

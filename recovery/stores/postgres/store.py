@@ -243,10 +243,10 @@ class PostgresStore(RemoteStore):
         tries, asked = 0, self.log_server.sql("select {s}.remove(%s, %s)")
         values = (check_run_id(run_id), at)
 
-        def act(cursor: psycopg.Cursor[Any]) -> str:
+        def act(connection: psycopg.Connection[Any]) -> str:
             nonlocal tries
             tries += 1
-            ((found,),) = cursor.execute(asked, values).fetchall()
+            ((found,),) = connection.execute(asked, values).fetchall()
             return str(found)
 
         found = self.log_server.connections.ask(act)
@@ -270,8 +270,8 @@ class PostgresStore(RemoteStore):
         check_run_id(run_id)
         sql = self.log_server.sql
 
-        def act(cursor: psycopg.Cursor[Any]) -> bool:
-            with cursor.connection.transaction():
+        def act(connection: psycopg.Connection[Any]) -> bool:
+            with connection.transaction(), connection.cursor() as cursor:
                 for name, log in logs.items():
                     cursor.execute(
                         sql(_ADOPT), _adopted(f"{run_id}/{name}" if name else run_id, log)
