@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from recovery.engine.divergence import Drift, messages_text
+from recovery.engine.divergence import Drift, messages_text, shown
 from recovery.errors import RecoveryError, Sides
 from recovery.journal.events import MessagesChanged
 from recovery.replay.recorded_call import RecordedChange
@@ -52,10 +52,15 @@ class Conversation:
             again = self._match(start, stop, packed)
             if again is not None:
                 return again
-            if run.subjects.is_used:
-                packed[:] = [run.write_or_stop(run.subjects.message, one) for one in packed]
+            packed[:] = self._sealed(packed)
             found, new = self._outcomes.references_for(packed)
             return refs_of(found, run.record_when_caught_up(MessagesChanged(start, stop, new)))
+
+    def _sealed(self, packed: list[bytes]) -> list[bytes]:
+        run = self._run
+        if not run.subjects.is_used:
+            return packed
+        return [run.write_or_stop(run.subjects.message, one) for one in packed]
 
     def restore(self) -> None:
         """Make the recorded changes: of a run whose code does not make them again."""
@@ -116,12 +121,13 @@ class Conversation:
             same_span = one.change.stop - at == now.stop - now.start
             if same_span and drift.reworded(now.start, old, new, at):
                 drift.say(
-                    f"{messages_text(one.change, old)} (LSN {one.lsn}) stays, in place of "
-                    f"{shorten(new)}"
+                    f"{messages_text(one.change, values)} (LSN {one.lsn}) stays, in place of "
+                    f"{shorten(shown(self._sealed(packed)))}"
                 )
                 packed[:] = values
                 return self._take(one)
-        if not drift.takes(messages_text(now, new)):
+        packed = self._sealed(packed)
+        if not drift.takes(messages_text(now, packed)):
             first = self._run.replay.changes[0]
             self._diverge(first, self._known(first.change), now, packed)
         return None  # it is new, or the recorded change was dropped by accept
@@ -143,14 +149,13 @@ class Conversation:
         now: MessagesChanged,
         packed: list[bytes],
     ) -> None:
-        values, new = [unpack(one) for one in known], [unpack(one) for one in packed]
         change = recorded.change
         found = differences(
-            {"start": change.start, "stop": change.stop, "messages": values},
-            {"start": now.start, "stop": now.stop, "messages": new},
+            {"start": change.start, "stop": change.stop, "messages": shown(known)},
+            {"start": now.start, "stop": now.stop, "messages": shown(packed)},
         )
         self._drift.diverge(
-            Sides(recorded.lsn, messages_text(change, values), messages_text(now, new), found)
+            Sides(recorded.lsn, messages_text(change, known), messages_text(now, packed), found)
         )
 
     def _may_be_lost(self) -> bool:

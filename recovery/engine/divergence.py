@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +30,10 @@ from recovery.journal.keys import CallKey
 from recovery.replay.by_identity import counterpart
 from recovery.replay.call_view import call_text, recorded_call_view
 from recovery.replay.recorded_call import RecordedCall, RecordedChange
-from recovery.text import shorten
+from recovery.text import SEALED_TEXT, shorten
 from recovery.values.diff import differing
 from recovery.values.pack import unpack
+from recovery.values.sealed import sealed_data
 
 if TYPE_CHECKING:
     from recovery.engine.execution_base import ExecutionBase
@@ -235,13 +236,18 @@ class Drift:
 
 def change_text(history: History, recorded: RecordedChange) -> str:
     """The text of a recorded change of the messages."""
-    values = [unpack(history.packed_of(item)) for item in recorded.change.new]
-    return messages_text(recorded.change, values)
+    packed = [history.packed_of(item) for item in recorded.change.new]
+    return messages_text(recorded.change, packed)
 
 
-def messages_text(change: MessagesChanged, values: list[Any]) -> str:
-    """The text of a change of the messages to these values."""
-    return f"messages[{change.start}:{change.stop}] = {shorten(values)}"
+def messages_text(change: MessagesChanged, packed: Iterable[bytes]) -> str:
+    """The text of a change of the messages to these."""
+    return f"messages[{change.start}:{change.stop}] = {shorten(shown(packed))}"
+
+
+def shown(packed: Iterable[bytes]) -> list[Any]:
+    """Packed messages as people, and the events of a run, may have them: no subject's."""
+    return [unpack(one) if sealed_data(one) is None else SEALED_TEXT for one in packed]
 
 
 def alike(one: Any, other: Any) -> bool:

@@ -33,6 +33,7 @@ from recovery import (
     tool,
 )
 from recovery.errors import (
+    DivergenceError,
     ForgottenError,
     RunFailedError,
     SubjectKeysError,
@@ -41,7 +42,7 @@ from recovery.errors import (
 from recovery.history.find_run import keys_of
 from recovery.inspect import listing_file
 from recovery.inspect.status import status
-from recovery.journal.events import CallIntended
+from recovery.journal.events import CallIntended, HistoryDropped
 from recovery.ops.copy_run import copy_run
 from recovery.stores.log_store import LogStore
 from recovery.stores.subject_keys import KeyFile, SubjectKeys
@@ -394,6 +395,49 @@ def test_a_checkpoint_with_forgotten_values_stops_the_run_or_serves_them(tmp_pat
     with pytest.raises(ForgottenError, match="message"):
         run(tmp_path, agent)
     assert all(isinstance(one, Forgotten) for one in run(tmp_path, agent, on_forgotten="serve"))
+    assert leaks(tmp_path) == []
+
+
+def test_a_message_of_a_subject_is_compared_until_it_is_forgotten(tmp_path: Path) -> None:
+    says: list[Any] = [{"user": TOLD}]
+
+    def agent(run: Any) -> Any:
+        run.messages.append(personal(WHO, says[-1]))
+        if len(says) == 1:
+            raise KeyboardInterrupt
+        return run.messages[0]
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, agent)
+    says.append({"system": [FOUND]})
+    with pytest.raises(DivergenceError, match=r"messages\[0:0\] = \['<of a subject>'\]") as caught:
+        run(tmp_path, agent)
+    assert not [one for one in SECRETS if one in str(caught.value)]
+    CheckpointStore(tmp_path).forget(WHO)
+    with pytest.raises(ForgottenError, match="a message"):
+        run(tmp_path, agent)
+    assert isinstance(run(tmp_path, agent, on_forgotten="serve"), Forgotten)
+
+
+def test_drift_is_recorded_without_the_messages_of_a_subject(tmp_path: Path) -> None:
+    says = [f"{TOLD} {FOUND}"]
+
+    def agent(run: Any) -> Any:
+        got = look_up(WHO, ARGUMENT)["result"]
+        run.messages.append(personal(WHO, says[-1]))
+        run.messages.append({"role": f"tool number {len(says)}", "content": got})
+        if len(says) == 1:
+            raise KeyboardInterrupt
+        return personal(WHO, [*run.messages])
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, agent)
+    says.append(f"{TOLD} {CHILD}")
+    run(tmp_path, agent)
+    drift = [one.drift for one in recorded(CheckpointStore(tmp_path), HistoryDropped)]
+    assert len(drift) == 2
+    for text in drift:
+        assert text.endswith("stays, in place of ['<of a subject>']")
     assert leaks(tmp_path) == []
 
 

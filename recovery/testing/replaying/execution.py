@@ -94,11 +94,10 @@ class _ReplayConversation(Conversation):
             return super()._match(start, stop, packed)
         same = (one for one in changes if self._known(one.change) == packed)
         taken = next(same, None) or _like(changes, len(packed)) or changes[0]
-        known = [unpack(one) for one in self._known(taken.change)]
-        now = [unpack(one) for one in packed]
-        if differs(known, now):
+        known = self._known(taken.change)
+        if differs([unpack(one) for one in known], [unpack(one) for one in packed]):
             was = messages_text(taken.change, known)
-            now_text = messages_text(MessagesChanged(start, stop), now)
+            now_text = messages_text(MessagesChanged(start, stop), packed)
             plan.differences.append(f"LSN {taken.lsn}: {was} is {now_text}")
         self._take(taken)
         return refs_of([None] * len(packed), 0)
