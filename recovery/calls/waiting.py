@@ -127,7 +127,7 @@ def _park_if_idle(run: Execution) -> None:
     """Park the run if it only waits, has waited for long enough, and will wait longer."""
     limit = run.settings.park_after_s
     # Not inside a tool that is executing: parking would leave its call in doubt.
-    if limit is None or is_due(run) or run.in_flight > run.waiting + run.children.idle():
+    if limit is None or run.in_flight > run.waiting + run.children.idle():
         run.idle_since = None
         return
     now, busy = time.monotonic(), (run.executed, run.served, len(run.waits))

@@ -272,6 +272,19 @@ def test_one_that_never_ends_is_in_doubt_and_what_it_does_later_does_not_count(
     assert sent.total() == 1
 
 
+@pytest.mark.usefixtures("clock")
+def test_a_call_is_not_reported_while_one_inside_it_is_open() -> None:
+    reported = tool(after_crash="report", name="order")(calls)
+
+    async def around(cents: int) -> str:
+        return str(await reported(cents))
+
+    store, agent = CheckpointStore(), agent_of(tool(timeout_s=0.25, after_crash="retry")(around))
+    assert life(store, agent) == {"charge", "order"}
+    assert {call.tool for call in status(store, "run").in_doubt} == {"around", "order", "charge"}
+    assert not events_of(store, CallResolved)
+
+
 def test_a_reconcile_hook_is_asked_before_the_call_around_it_has_its_end() -> None:
     store = CheckpointStore()
     assert life(store, agent_of(looks)) == "gave up"

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from eventlog import EventLog
 from eventlog.testing import SimulatedDisk
 from recovery import CheckpointStore, RecoverableAgent, RunResult, tool
 from recovery.journal.encoding import decode
 from recovery.journal.events import Event
+from recovery.stores.file import FileStore
 from recovery.stores.log_store import LogStore
 from recovery.testing.simulated.virtual_time import Clock
 from recovery.values import codec as coded
@@ -83,6 +85,13 @@ class Disk(LogStore):
     def __init__(self, disk: SimulatedDisk) -> None:
         super().__init__("home", disk, "power")
         self.disk = disk
+
+
+class Segmented(FileStore):
+    """Runs in segments of some records."""
+
+    def claim(self, run_id: str, takeover: bool = False) -> EventLog:
+        return EventLog.open(self._path(run_id), "process", segment_size=16 << 10)
 
 
 def disk_store(disk: SimulatedDisk | None = None) -> CheckpointStore:

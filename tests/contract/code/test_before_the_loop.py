@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
-from eventlog import EventLog
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, Resolution, current_call, tool
 from recovery.errors import DivergenceError
 from recovery.journal.events import HistoryDropped, MessagesChanged
-from recovery.stores.file import FileStore
 from recovery.testing import crash_everywhere
-from tests.support.lives import RUN, Died, die_in, disk_store, recorded, run
+from recovery.testing.simulated.virtual_time import Clock
+from tests.support.lives import RUN, Died, Segmented, die_in, disk_store, recorded, run
 from tests.support.scale import scaled
 
 SYSTEM = {"role": "system", "content": "You sort mail."}
@@ -522,6 +521,26 @@ def test_a_task_that_runs_beside_the_loop_is_told_not_to_change_them(
     assert not said()
 
 
+def test_a_wait_before_the_loop_does_not_wait_for_the_steps(clock: Clock) -> None:
+    waited: list[float] = []
+
+    async def agent(run: Any) -> Any:
+        if run.recovery_count:
+            beside, began = asyncio.create_task(asyncio.sleep(50)), clock.ahead
+            await run.sleep(10)
+            waited.append(clock.ahead - began)
+            await beside
+        async for step in run.steps():
+            await run.sleep(1)
+            if step == 2 and not run.recovery_count:
+                raise ConnectionError
+            if step == 3:
+                return step
+
+    assert run(agent, disk_store(), checkpoint_every_n=1)["result"] == 3
+    assert len(waited) == 1 and waited[0] <= 10.1
+
+
 def test_the_code_around_a_loop_in_a_task_of_its_own_changes_what_it_likes() -> None:
     async def work(run: Any) -> None:
         async for step in run.steps():
@@ -575,10 +594,3 @@ def test_retention_removes_what_the_code_before_the_loop_said(tmp_path: Path) ->
     assert reader is not None
     with reader:
         assert reader.oldest_lsn > 1
-
-
-class Segmented(FileStore):
-    """Runs in segments of some records."""
-
-    def claim(self, run_id: str, takeover: bool = False) -> EventLog:
-        return EventLog.open(self._path(run_id), "process", segment_size=16 << 10)

@@ -32,6 +32,7 @@ from recovery import (
 from recovery.call_journal import CallJournal
 from recovery.errors import RunFailedError
 from recovery.integrations.otel import SpanOptions, instrument
+from tests.support.lives import Segmented
 from tests.support.told_spans import Collected, by_id, exported, provider_of, told_live
 
 OTHER = "a client library"
@@ -219,6 +220,29 @@ def test_a_resumed_run_tells_the_rest(tmp_path: Path, after: int, every: int | N
     assert run["start"] < min(span["end"] for span in first.spans)
 
 
+@pytest.mark.usefixtures("at_once")
+def test_a_resumed_run_says_which_records_are_removed(tmp_path: Path) -> None:
+    lives: list[str] = []
+
+    def agent(run: Any) -> None:
+        lives.append("")
+        for step in run.steps():
+            run.call(add, "x" * 2000, str(step))
+            if step == 30 and len(lives) == 1:
+                raise KeyboardInterrupt
+            if step == 31:
+                break
+
+    store: Any = CheckpointStore(Segmented(tmp_path), retention="latest_only")
+    with pytest.raises(KeyboardInterrupt):
+        start(agent, store, checkpoint_every_n=1)
+    with told_live() as (told, _):
+        start(agent, store)
+    run, whole = told.spans[-1], by_id(exported(tmp_path / "run"))
+    assert run["attributes"]["agent_eventlog.oldest_lsn"] > 1
+    assert run == whole[run["id"]]
+
+
 def test_a_run_that_recovers_in_its_process_tells_each_span_once(tmp_path: Path) -> None:
     agent, died = dies_once(talkative, 2)
     with told_live() as (told, _):
@@ -300,6 +324,30 @@ def test_a_call_that_a_person_resolves_is_told_by_who_goes_on(
     assert "resolved" in [name for _, name, _ in sent["events"]]
 
 
+def test_a_call_that_its_policy_resolves_is_told_once(tmp_path: Path) -> None:
+    lives: list[str] = []
+
+    @tool(after_crash="report")
+    def send(what: str) -> None:
+        raise KeyboardInterrupt  # the process is killed here
+
+    def agent(run: Any) -> None:
+        lives.append("")
+        run.call(send, "x")
+        if len(lives) == 2:
+            raise KeyboardInterrupt
+
+    told: list[Any] = []
+    for _ in range(2):
+        with told_live() as (live, _), pytest.raises(KeyboardInterrupt):
+            start(agent, tmp_path)
+        told += live.spans
+    assert [span["name"] for span in told] == ["execute_tool send"]
+    with told_live() as (live, _):
+        start(agent, tmp_path)
+    assert by_id(told + live.spans) == by_id(exported(tmp_path / "run"))
+
+
 def test_calls_of_a_foreign_loop_have_spans(tmp_path: Path) -> None:
     with told_live() as (told, _):
         for known in ([], ["c1"]):
@@ -310,6 +358,11 @@ def test_calls_of_a_foreign_loop_have_spans(tmp_path: Path) -> None:
     whole = by_id(exported(tmp_path / "chat"))
     assert all(whole[span["id"]] == span for span in calls)
     assert [s["attributes"]["gen_ai.tool.call.id"] for s in calls] == ["c1", "c2", "c1"]
+    with told_live() as (told, _):
+        with CallJournal(tmp_path, "empty") as journal:
+            pass
+        journal.close()  # once more
+    assert by_id(told.spans) == by_id(exported(tmp_path / "empty"))
 
 
 # -- spans of others

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -325,9 +326,15 @@ def test_a_side_effect_in_doubt_is_not_forgotten() -> None:
 # -- what is under way when an attempt fails
 
 
-def test_what_one_of_several_raised_past_gets_to_its_end() -> None:
+def waited(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """For how long it is said to have waited, and for what."""
+    texts = [one.getMessage() for one in caplog.records if "has waited" in one.getMessage()]
+    return [text.partition("has ended, and has waited ")[2] for text in texts]
+
+
+def test_what_one_of_several_raised_past_gets_to_its_end(caplog: pytest.LogCaptureFixture) -> None:
     async def slow_(what: str) -> str:
-        await asyncio.sleep(5)
+        await asyncio.sleep(15)
         return made(what)
 
     slow = tool(name="slow")(slow_)
@@ -344,9 +351,11 @@ def test_what_one_of_several_raised_past_gets_to_its_end() -> None:
     assert executed == {"a": 1, "b": 2}
     kinds = [type(event) for event in recorded(store)]
     assert kinds.index(CallReturned) < kinds.index(AttemptFailed)
+    (said,) = waited(caplog)
+    assert said.startswith("10 s for calls that it began: LSN 3: slow('a')")
 
 
-def test_what_does_not_is_in_doubt_and_counts_no_more() -> None:
+def test_what_does_not_is_in_doubt_and_counts_no_more(caplog: pytest.LogCaptureFixture) -> None:
     left: list[Any] = []
 
     async def slow_(what: str) -> str:
@@ -376,6 +385,8 @@ def test_what_does_not_is_in_doubt_and_counts_no_more() -> None:
     store = disk_store()
     assert run(agent, store)["result"] == "b 1"
     assert [one.value for one in recorded(store, CallReturned)] == ["a 2", "b 1", "b 1"]
+    began = "for calls that it began: a repeatable call"
+    assert waited(caplog) == [f"10 s {began}", f"20 s {began}"]
 
 
 # -- children, and people
@@ -536,6 +547,25 @@ def failed(call: int) -> AttemptFailed:
 
 def replay(*events: Event) -> Replay:
     return Replay.of((lsn, lsn, event) for lsn, event in enumerate(events, 1))
+
+
+def test_an_equal_wait_of_this_attempt_is_not_taken_for_one_of_the_last() -> None:
+    def wait(occurrence: int, timeout: float | None) -> CallIntended:
+        args = [["a"], {"timeout": timeout}]
+        return replace(intent("wait_for", 1, occurrence, "wait"), args=args)
+
+    found = replay(
+        intent("outer"),
+        wait(1, None),
+        CallReturned(2, "first"),
+        failed(1),
+        CallRetried(1, 2),
+        wait(2, 5.0),
+        CallReturned(6, "second"),
+    )
+    found.distinguish_waits(wait(1, 5.0).identity, timed=True)
+    call = found.match(wait(1, 5.0).identity)
+    assert call is not None and call.value == "first"
 
 
 def test_logs_of_before_are_read_as_they_were_written() -> None:
