@@ -151,6 +151,32 @@ def test_run_wait_in_threads() -> None:
     assert sorted(run_sync(agent, CheckpointStore())["result"]) == ["sent a", "sent b"]
 
 
+def test_run_wait_in_threads_gives_the_recorded_ones_when_they_have_ended() -> None:
+    order: list[list[int]] = []
+
+    def agent(run: SyncRun) -> list[int]:
+        ends = [threading.Event(), threading.Event()]
+        with ThreadPoolExecutor(3) as pool:
+            tasks = [pool.submit(one.wait, 60) for one in ends]
+            ends[0 if run.recovery_count else 1].set()
+            if run.recovery_count:  # the second ends after the first
+                pool.submit(lambda: [tasks[0].result(), ends[1].set()])
+            first, late = run.wait(tasks, return_when="FIRST_COMPLETED")
+            seen = [tasks.index(one) for one in first if one.done()]
+            ends[0].set()
+            second, late = run.wait(late)
+            seen += [tasks.index(one) for one in second if one.done()]
+        order.append(seen)
+        run.call(send, str(seen))
+        if not run.recovery_count:
+            raise ConnectionError
+        return late
+
+    assert run_sync(agent, CheckpointStore())["result"] == []
+    assert order == [[1, 0]] * 2
+    assert executed == {"[1, 0]": 1}
+
+
 @pytest.mark.parametrize(
     ("given", "error"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -30,6 +31,8 @@ from recovery import (
     tool,
 )
 from recovery.call_journal import CallJournal
+from recovery.engine import live_spans
+from recovery.engine.live_spans import LiveSpans
 from recovery.errors import RunFailedError
 from recovery.integrations.otel import SpanOptions, instrument
 from tests.support.lives import Segmented
@@ -129,13 +132,33 @@ def gives_up(run: Any) -> None:
     raise PermanentError("it makes no sense")
 
 
+@tool(retry=Retry(attempts=2, delay_s=0))
+async def tries_again() -> None:
+    """In its second attempt a call is made again that failed in the first."""
+    if _TRIED["again"] % 2 == 0:
+        _TRIED["again"] += 1
+        await fails_first()
+    _TRIED["again"] += 1
+    await fails_first()
+
+
+@tool
+async def fails_first() -> None:
+    if _TRIED["again"] % 2:
+        raise ConnectionError
+
+
+async def again(run: Any) -> None:
+    await run.call(tries_again)
+
+
 def start(agent: Any, place: Path, run_id: str = "run", task: Any = "t", **options: Any) -> Any:
     made = RecoverableAgent(agent, place, **options)
     return made.run_with_recovery_sync(task, run_id)["result"]
 
 
 @pytest.mark.parametrize("content", [False, True])
-@pytest.mark.parametrize("agent", [talkative, streams, plain_agent, gives_up])
+@pytest.mark.parametrize("agent", [talkative, streams, plain_agent, gives_up, again])
 def test_told_live_and_exported_later_are_the_same(
     tmp_path: Path, agent: Any, content: bool
 ) -> None:
@@ -179,6 +202,16 @@ def test_children_are_in_the_trace_of_their_parent(tmp_path: Path) -> None:
     assert by_id(told.spans) == by_id(found)
     assert len({span["trace"] for span in told.spans}) == 1
     assert len([span for span in told.spans if span["name"] == "invoke_agent"]) == 3
+
+
+def test_a_fork_is_linked_to_the_trace_of_the_run_that_it_came_from(tmp_path: Path) -> None:
+    start(plain_agent, tmp_path)
+    CheckpointStore(tmp_path).run("run").fork("copy", at_step=2)
+    with told_live() as (told, _):
+        start(plain_agent, tmp_path, "copy")
+    (run,) = (span for span in exported(tmp_path / "run") if span["name"] == "invoke_agent")
+    assert told.spans[-1]["links"] == [[run["trace"], run["id"]]]
+    assert by_id(told.spans) == by_id(exported(tmp_path / "copy"))
 
 
 class DiesError(Exception):
@@ -478,8 +511,9 @@ def test_a_receiver_that_fails_does_no_harm(
     assert "no exporter" in caplog.text and "logdump otlp" in caplog.text
 
 
-def test_what_cannot_be_entered_does_no_harm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("what", ["attach", "detach"])
+def test_what_cannot_be_entered_or_left_does_no_harm(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from recovery.integrations import otel
 
@@ -487,10 +521,11 @@ def test_what_cannot_be_entered_does_no_harm(
         raise RuntimeError("no context")
 
     with told_live() as (told, _):
-        monkeypatch.setattr(otel, "attach", raises)
+        monkeypatch.setattr(otel, what, raises)
         assert start(plain_agent, tmp_path) == 10
     assert by_id(told.spans) == by_id(exported(tmp_path / "run"))
     assert "no context" in caplog.text
+    assert f"a span could not be {'entered' if what == 'attach' else 'left'}" in caplog.text
 
 
 def test_a_resumed_run_does_not_wait_for_its_earlier_records(
@@ -516,6 +551,37 @@ def test_a_resumed_run_does_not_wait_for_its_earlier_records(
         assert second.spans == [] and not source.flush(0.01)
         ended.append(True)
     assert by_id(first.spans + second.spans) == by_id(exported(tmp_path / "run"))
+
+
+def test_a_run_whose_log_is_gone_has_no_more_spans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent, _ = dies_once(talkative, 4)
+    with pytest.raises(DiesError):
+        start(agent, tmp_path, max_recoveries=0)
+    store = CheckpointStore(tmp_path)
+    with told_live() as (told, _):
+        made = RecoverableAgent(agent, store)
+        monkeypatch.setattr(store.backend, "read", lambda run_id: None)
+        assert made.run_with_recovery_sync("t", "run")["result"] == 5
+    assert told.spans == []
+    (said,) = [one for one in caplog.records if "no more spans" in one.getMessage()]
+    assert said.getMessage().endswith("; `logdump otlp` makes the spans of its log")
+    assert said.exc_info is not None and "run 'run' is gone" in str(said.exc_info[1])
+
+
+def test_when_too_many_records_wait_a_run_has_no_more_spans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(live_spans, "WAITING_MAX", 10)
+    ended, taken = threading.Event(), LiveSpans.take
+    monkeypatch.setattr(LiveSpans, "take", lambda run, item: ended.wait(60) and taken(run, item))
+    with told_live() as (told, _):
+        assert start(plain_agent, tmp_path) == 10
+        ended.set()
+    assert len(told.spans) < 9
+    (said,) = [one.getMessage() for one in caplog.records if "wait for" in one.getMessage()]
+    assert said.startswith("run run: 10 records wait for their spans, so it has no more of them")
 
 
 def test_a_process_is_instrumented_once(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 import recovery.agent.agent_errors
-from eventlog import LogLockedError, RefusedValueError
+from eventlog import Damage, LogLockedError, RefusedValueError
 from eventlog.errors import FencedError, WriterFailedError
 from eventlog.testing import SimulatedDisk
 from recovery import (
@@ -28,10 +29,12 @@ from recovery import (
     Resolution,
     Run,
     SyncRun,
+    Usage,
     current_call,
     tool,
 )
 from recovery.control.resolve import resolve
+from recovery.engine.recovery_report import RecoveryReport
 from recovery.errors import (
     RunFailedError,
     TaskMismatchError,
@@ -89,6 +92,42 @@ def test_an_agent_that_raises_at_step_5_goes_on_from_the_checkpoint_of_step_3():
         3,
         2,
         1,
+    )
+
+
+def test_a_report_says_in_a_line_all_that_a_person_may_have_to_act_on() -> None:
+    report = RecoveryReport(
+        "run",
+        recovery_count=2,
+        from_step=3,
+        checkpoint_lsn=9,
+        replayed=4,
+        served=0,
+        executed=0,
+        in_doubt=(),
+        torn_size=0,
+        damage=(),
+        broken=(),
+        time_s=0.0125,
+        usage=Usage(1, 2, 0.0, 3, 4, 5.0),
+    )
+    said = "run run: recovery 2 from step 3; 4 records replayed"
+    assert str(report) == f"{said}; used: {report.usage} (12.5 ms)"
+    assert f"{said}; 0 calls served from the log, 1 executed; " in str(replace(report, executed=1))
+    full = replace(
+        report,
+        served=1,
+        in_doubt=("pay: retry",),
+        torn_size=7,
+        damage=(Damage(1, 2, 3, 4, 5, "bad"),),
+        broken=("checkpoint 9",),
+        lost=("a gap",),
+        drift=("a word",),
+    )
+    assert str(full) == (
+        f"{said}; 1 call served from the log, 0 executed; in doubt: pay: retry; "
+        f"torn tail of 7 bytes cut off; DAMAGE: {full.damage[0]}; passed over: checkpoint 9; "
+        f"LOST: a gap; DRIFT: a word; used: {report.usage} (12.5 ms)"
     )
 
 

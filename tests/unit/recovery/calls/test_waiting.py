@@ -268,6 +268,27 @@ def test_a_signal_with_a_key_is_sent_once(store: CheckpointStore, go: Any) -> No
     assert go(store, waiter("a", "a", "a")) == [1, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("a", float("inf")), "timeout is a number of seconds; None waits for ever"),
+        (("a", -1), "timeout is"),
+        (((),), r"a tuple of names, not \(\)"),
+        ((["a"],), r"a tuple of names, not \['a'\]"),
+        ((("a", 5),), r"a tuple of names, not \('a', 5\)"),
+        ((("a", ""),), "name is 1 to 200"),
+    ],
+)
+def test_a_wait_says_what_it_takes(
+    store: CheckpointStore, go: Any, given: tuple[Any, ...], says: str
+) -> None:
+    def agent(run: Any) -> Any:
+        yield "wait_for", *given
+
+    with pytest.raises((TypeError, ValueError), match=says):
+        go(store, agent)
+
+
 def test_nothing_is_sent_to_a_run_that_is_not_there_or_has_ended(
     store: CheckpointStore, go: Any
 ) -> None:

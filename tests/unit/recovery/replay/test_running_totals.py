@@ -1,0 +1,73 @@
+"""What a checkpoint carries of the events before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from recovery.journal.events import (
+    AgentRaised,
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    CallReturned,
+    Event,
+    RunResumed,
+    RunStarted,
+    SignalTaken,
+    StepStarted,
+)
+from recovery.journal.links import RETRIED
+from recovery.replay.running_totals import KINDS, Accumulators
+
+EVENTS: list[Event] = [
+    RunStarted("run", "task", "uid", 1, code="code", fence=3),
+    StepStarted(1),
+    CallIntended("1", "ask", "", b"d", 1, "retry"),
+    CallReturned(3, "x", usage=[1, 2, 0.5]),
+    CallIntended("1", "send", "", b"d", 1, "park"),
+    CallFailed(5, "E", "m"),
+    SignalTaken(5, 1, name="go", inbox=4, uid="uid", sent=6),
+    CallResolved(5, "retry", None, "run parent", f"{RETRIED} 7", by_policy=True),
+    AgentRaised("E", "message", "traceback", 1, "place", True, 3),
+    StepStarted(2),
+    RunResumed(1, 0, fence=4, code="other"),
+]
+
+
+def totals(events: list[Event], carried: dict[str, Any] | None = None, at: int = 0) -> Accumulators:
+    found = Accumulators(carried or {})
+    for lsn, event in enumerate(events, at + 1):
+        found.observe(lsn, lsn * 1000, event)
+    return found
+
+
+@pytest.mark.parametrize("at", range(len(EVENTS) + 1))
+def test_the_totals_are_the_same_whenever_a_checkpoint_was_taken(at: int) -> None:
+    carried = totals(EVENTS[:at]).to_checkpoint()
+    whole, found = totals(EVENTS), totals(EVENTS[at:], carried, at)
+    assert found.to_checkpoint() == whole.to_checkpoint()
+    assert {*whole.to_checkpoint()} == {kind.name for kind in KINDS}
+
+
+def test_totals_of_a_later_version_are_kept() -> None:
+    assert totals([], {"later": [1]}).to_checkpoint()["later"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("progress", [1, 2, 3, [4, 5], 6.0, 7, 8, 9]),
+        ("progress", [1, 2, 3, [4, 5], 6.0, 7, 8]),
+        ("errors", [1]),
+        ("errors", [1, 1, 9, 9, True, True, 1, 3, "E", "message", None]),
+        ("code", 1),
+        ("owner", "4"),
+        ("signals", [["uid", "go"]]),
+        ("retries", ["run"]),
+    ],
+)
+def test_totals_that_make_no_sense_are_refused(name: str, wrong: Any) -> None:
+    with pytest.raises(ValueError):
+        Accumulators({name: wrong})
