@@ -156,6 +156,8 @@ class JournalExecution(Drivers):
             self.check()
         if found is not None and found.left is None:  # asked for again
             assert found.outcome is not None
+            if self.log.durable_lsn < found.outcome.lsn:  # the loop cancelled the wait for that
+                yield Commit()
             self.served += 1
             return serve(self, spec, found.lsn, found.outcome)
         key = CallKey(scope.path, *identity)
@@ -171,9 +173,9 @@ class JournalExecution(Drivers):
         try:
             lsn, outcome = yield from self._outcome(found, key, made)
             self.replay.forget(lsn)
+            found.lsn, found.outcome = lsn, outcome
             # Invariant: no outcome reaches the loop before it is durable.
             yield Commit()
-            found.lsn, found.outcome = lsn, outcome
         finally:
             found.in_flight = False
             self.leave(scope)

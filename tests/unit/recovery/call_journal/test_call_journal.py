@@ -35,6 +35,7 @@ from recovery import (
     tool,
 )
 from recovery.call_journal import CallJournal, journal_execution
+from recovery.call_journal.journal_execution import JournalExecution
 from recovery.cli.next_steps import Commands
 from recovery.errors import AmbiguousCallError, DamagedRunError, RunCancelledError, Stop
 from recovery.journal.events import CallIntended, CallReturned
@@ -411,6 +412,35 @@ def test_a_call_that_the_loop_cancels_is_in_doubt_or_made_again() -> None:
         assert journal.unfinished() == []
         assert journal.call_sync(tool(name="slow")(send), "a", call_id="1") == {"sent": "a"}
     assert effects == {"a": 3, "b": 1}
+
+
+def test_a_call_that_the_loop_cancels_while_its_outcome_is_flushed_is_not_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commit, commits = JournalExecution._commit, list[int]()
+
+    async def loop(journal: CallJournal) -> None:
+        flushing = asyncio.Event()
+
+        async def slow(run: JournalExecution) -> None:
+            commits.append(run.log.last_lsn)
+            if len(commits) == 2:  # of the outcome; the first one is of the intent
+                flushing.set()
+                await asyncio.Event().wait()
+            await commit(run)
+
+        monkeypatch.setattr(JournalExecution, "_commit", slow)
+        call = asyncio.ensure_future(journal.call(send, "a", call_id="1"))
+        await flushing.wait()
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
+        assert await journal.call(send, "a", call_id="1") == {"sent": "a"}
+        assert commits == [commits[0], commits[1], commits[1]]  # durable before it is served
+
+    with CallJournal(disk_store(), RUN) as journal:
+        asyncio.run(loop(journal))
+    assert effects == {"a": 1}
 
 
 def test_a_time_out_of_a_side_effect_is_in_doubt() -> None:
