@@ -1,6 +1,6 @@
 """Creates and migrates the tables and functions of the store, in a schema of their own.
 
-Each commit is a call of one function, whose plans the server keeps.
+A commit of several logs is a call of one function, whose plans the server keeps.
 """
 
 from __future__ import annotations
