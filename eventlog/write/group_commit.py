@@ -34,17 +34,22 @@ class Committer:
         self._thread: threading.Thread | None = None
 
     def request(self, log: Committable, lsn: int) -> None:
-        """Have ``log`` committed up to ``lsn`` soon, unless a caller does it. Returns at once."""
+        """Have ``log`` committed up to ``lsn`` soon, unless a caller does it. Returns at once, if
+        a thread can be started."""
         if log in self._waiting:
             return
-        with self._wake:
-            self._waiting[log] = lsn
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="eventlog", daemon=True)
-                thread.start()
-                self._thread = thread
-            elif len(self._waiting) == 1:
-                self._wake.notify()
+        try:
+            with self._wake:
+                self._waiting[log] = lsn
+                if self._thread is None:
+                    thread = threading.Thread(target=self._run, name="eventlog", daemon=True)
+                    thread.start()
+                    self._thread = thread
+                elif len(self._waiting) == 1:
+                    self._wake.notify()
+        except RuntimeError:  # no more threads can be started: this one commits
+            self.forget(log)
+            log.commit_now(lsn)
 
     def forget(self, log: Committable) -> None:
         """Commit ``log`` no more: it is closed."""

@@ -25,6 +25,7 @@ from recovery.agent.stop_signals import RunSessions
 from recovery.agent_code.agent_name import module_at_work, object_name
 from recovery.calls.child_runs import after_child_resolution
 from recovery.calls.in_doubt import resolve_covered
+from recovery.calls.in_thread import in_thread
 from recovery.control.cancel import cancel_children
 from recovery.declare.agent_function import check_agent, check_result
 from recovery.declare.scope import Entered, runs_at_work
@@ -312,7 +313,7 @@ class RecoverableAgent(Generic[Result]):
             steps = self._recover(task, session, takeover, AsyncExecution)
             return await drive_async(steps, self._perform_async)
         steps = self._recover(task, session, takeover, SyncExecution)
-        thread = asyncio.ensure_future(asyncio.to_thread(drive, steps, self._perform))
+        thread = asyncio.ensure_future(in_thread(partial(drive, steps, self._perform)))
         try:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:

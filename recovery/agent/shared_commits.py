@@ -20,6 +20,7 @@ from typing import Any
 
 from eventlog import WritableLog
 from eventlog.protocols import CommitGroup
+from recovery.calls.in_thread import OneCall
 from recovery.declare.scope import NOWHERE, current_scope
 
 THREADS = 8  # that commit for one event loop: a disk flushes several files at once
@@ -46,6 +47,18 @@ if hasattr(os, "register_at_fork"):
 
 _Commit = Callable[[], None]
 _Waiting = list[asyncio.Future[None]]
+
+
+def _begun(
+    loop: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor, call: OneCall[Any]
+) -> asyncio.Future[Any]:
+    """Have one of the threads make the call; if no more can be started, it is made here. Returns a
+    future that is done when the call is."""
+    try:
+        return loop.run_in_executor(threads, call)
+    except RuntimeError:
+        call()
+        return asyncio.wrap_future(call.ended, loop=loop)
 
 
 class _Ended:
@@ -104,7 +117,7 @@ class GroupCommit(_Ended):
             shares = [object() for _ in range(count)]
             self._shares.update(shares)
             self._rounds += 1
-            work = loop.run_in_executor(_committers, self._commit_round, shares)
+            work = _begun(loop, _committers, OneCall(partial(self._commit_round, shares)))
             work.add_done_callback(self._round_ended, context=self._context)
         if self._rounds and self._timer is None:
             self._timer = loop.call_later(PATIENCE_S, self._look, loop, context=self._context)
@@ -113,13 +126,13 @@ class GroupCommit(_Ended):
         """Commit what waits, in so many threads."""
         others = []
         for share in shares[1:]:
-            try:
-                others.append((share, _committers.submit(self._commit_share, share)))
-            except RuntimeError:  # no more threads can be started: use the existing ones
-                self._shares.discard(share)
+            other = OneCall(partial(self._commit_share, share))
+            others.append((share, other))
+            with suppress(RuntimeError):  # no more threads can be started: use the existing ones
+                _committers.submit(other)
         self._commit_share(shares[0])
         for share, other in others:
-            if other.cancel():
+            if other.taken() is not None:
                 self._shares.discard(share)
             else:
                 other.result()
@@ -200,12 +213,13 @@ class SharedRoundTrips(_Ended):
 async def off_loop(act: Callable[[], Any]) -> Any:
     """Call it in a thread, which finishes it even if the caller is cancelled."""
     # In no scope, because it may call the user's code.
-    work = asyncio.get_running_loop().run_in_executor(flush_threads, contextvars.Context().run, act)
+    call = OneCall(partial(contextvars.Context().run, act))
+    work = _begun(asyncio.get_running_loop(), flush_threads, call)
     try:
-        return await asyncio.shield(work)
+        await asyncio.shield(work)
     except asyncio.CancelledError:
         while not work.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([work])
-        work.exception()
         raise
+    return call.result()

@@ -9,8 +9,10 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
+from functools import partial
 from typing import Any, TypeVar
 
+from recovery.calls.in_thread import in_thread
 from recovery.declare.scope import Entered
 from recovery.declare.spec import function_name, is_async
 from recovery.engine.driver_effects import Invoke, TimedOutError
@@ -42,19 +44,8 @@ async def invoke(effect: Invoke) -> Any:
 
 
 async def _called_in_thread(effect: Invoke) -> Any:
-    value, raised = await asyncio.to_thread(_ended, effect)
-    if raised is not None:
-        raise raised
+    value = await in_thread(partial(_called_here, effect, called))
     return await value if inspect.isawaitable(value) else value
-
-
-def _ended(effect: Invoke) -> tuple[Any, Exception | None]:
-    """The result or the exception of the function. A future would replace a TimeoutError by
-    another one, without its cause and traceback."""
-    try:
-        return _called_here(effect, called), None
-    except Exception as exc:
-        return None, exc
 
 
 def _called_here(effect: Invoke, call: Callable[[Invoke], Any]) -> Any:

@@ -12,6 +12,7 @@ from eventlog import RefusedValueError
 from recovery.agent.drivers import Drivers
 from recovery.agent.run import Run, execution_of
 from recovery.calls.attempts import sleep_until
+from recovery.calls.in_thread import in_thread
 from recovery.declare.scope import current_scope
 from recovery.declare.spec import ToolSpec, is_async
 from recovery.engine.execution_base import ExecutionBase
@@ -491,7 +492,7 @@ async def called(function: Callable[..., Any], *args: Any) -> Any:
     """The result of a function: an async one in this loop, a plain one in a thread."""
     if is_async(function):
         return await function(*args)
-    found = await asyncio.to_thread(function, *args)
+    found = await in_thread(lambda: function(*args))
     return await found if inspect.isawaitable(found) else found
 
 

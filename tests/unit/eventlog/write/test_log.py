@@ -496,6 +496,24 @@ def test_the_committer_outlives_what_ends_its_thread() -> None:
     assert other.done.is_set()
 
 
+def test_a_log_commits_by_itself_while_no_thread_can_be_started() -> None:
+    class Log:
+        def commit_now(self, lsn: int) -> None:
+            committed.append(lsn)
+            done.set()
+
+    committer, log, committed, done = Committer(), Log(), list[int](), threading.Event()
+    with pytest.MonkeyPatch.context() as patched:
+        refused = Mock(Thread=Mock(side_effect=RuntimeError("can't start new thread")))
+        patched.setattr("eventlog.write.group_commit.threading", refused)
+        for lsn in (1, 2):
+            committer.request(log, lsn)
+    assert committed == [1, 2]
+    done.clear()
+    committer.request(log, 3)
+    assert done.wait(30) and committed == [1, 2, 3]
+
+
 @pytest.mark.parametrize("call", ["append", "commit", "close", "roll"])
 def test_ctrl_c_at_any_call_of_the_operating_system(call: str) -> None:
     for at in range(30):
