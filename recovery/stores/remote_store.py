@@ -67,12 +67,13 @@ class RemoteStore:
         """See ``RunStore.claim``."""
         head = self._claimed(check_run_id(run_id), takeover)
         try:
-            loaded = self.loaded_run(run_id)
+            loaded = self.loaded_run(head)
             if loaded is None or loaded.head.epoch != head.epoch:
                 raise self._locked(loaded.head if loaded else head)
             log = RemoteLog(self._link, self.clock, loaded, self.encryption, _label)
-            log.on_close = lambda: self.closed_run(run_id)
+            log.on_close = lambda: self.closed_run(head)
         except BaseException:
+            self.closed_run(head)
             with suppress(Exception):
                 self._release(head)
             raise
@@ -91,12 +92,12 @@ class RemoteStore:
             raise self._locked(head)
         return head
 
-    def loaded_run(self, run_id: str) -> Loaded | None:
-        """A run that this process has just claimed."""
-        return self.log_server.load(run_id)
+    def loaded_run(self, head: Head) -> Loaded | None:
+        """A run that this process has just claimed; ``head``: as of then."""
+        return self.log_server.load(head.name)
 
-    def closed_run(self, run_id: str) -> None:
-        """This process has let go of a run."""
+    def closed_run(self, head: Head) -> None:
+        """This process has let go of a run that it had claimed. It may have it again."""
 
     def _locked(self, head: Head) -> LogLockedError:
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(head.since_ns / 1e9))

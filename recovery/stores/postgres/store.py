@@ -17,7 +17,13 @@ from eventlog import LogError, LogOwner
 from eventlog.encryption import Encryption
 from eventlog.errors import UnreachableError
 from eventlog.remote.log import RemoteReader, ServerClock
-from eventlog.remote.log_server import HEAD_ALONE, Loaded, LostConnectionError, LostOwner
+from eventlog.remote.log_server import (
+    HEAD_ALONE,
+    Head,
+    Loaded,
+    LostConnectionError,
+    LostOwner,
+)
 from eventlog.remote.log_url import url_of
 from eventlog.remote.owner_processes import is_dead, machine
 from recovery.errors import RecoveryError
@@ -161,17 +167,17 @@ class PostgresStore(RemoteStore):
         self._here: list[LostOwner] = []  # processes of this machine that had runs
         _stores.add(self)
 
-    def loaded_run(self, run_id: str) -> Loaded | None:
+    def loaded_run(self, head: Head) -> Loaded | None:
         """The run and its inbox, in one statement; the inbox is watched from now on."""
-        name = f"{run_id}/{INBOX}"
-        self._watch.add(run_id)
+        run_id, name = head.name, f"{head.name}/{INBOX}"
+        self._watch.add(run_id, head.owner)
         found = self.log_server.load_many({run_id: (0, 0), name: (0, 0)})
         self._watch.put(run_id, found.get(name))
         return found.get(run_id)
 
-    def closed_run(self, run_id: str) -> None:
+    def closed_run(self, head: Head) -> None:
         """See RemoteStore."""
-        self._watch.remove(run_id)
+        self._watch.remove(head.name, head.owner)
 
     def inbox(self, run_id: str) -> RemoteReader | None:
         """See ``RunStore.inbox``. Asks no server for a run that this process has."""
@@ -205,8 +211,8 @@ class PostgresStore(RemoteStore):
             here = self._here
             changed = self._watch.wait(min(left_s, DEATH_S) if here else left_s, self._seen)
             changed = changed or any(map(is_dead, here))
-        self._seen = self._watch.changes
-        return changed or is_soon
+        before, self._seen = self._seen, self._watch.changes  # it may have heard of one just now
+        return changed or is_soon or self._seen > before
 
     @property
     def away_s(self) -> float:

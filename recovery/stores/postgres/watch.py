@@ -17,7 +17,7 @@ import psycopg
 
 from eventlog.errors import LogError
 from eventlog.remote.directory import RemoteDirectory
-from eventlog.remote.log_server import Loaded
+from eventlog.remote.log_server import Loaded, Owner
 from recovery.stores.postgres.log_server import PostgresLogServer
 from recovery.stores.protocol import INBOX
 
@@ -30,9 +30,11 @@ RETRY_S = 1.0  # after a lost connection
 
 
 class Watched:
-    """The inbox of one run of this process; None while there is none."""
+    """The inbox of one run of this process. ``owner``: of the claim by which it has the run.
+    ``directory``: None while there is none."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
         self.directory: RemoteDirectory | None = None
 
 
@@ -51,11 +53,11 @@ class Watch:
         self._needed_until = 0.0
         self._has_warned = False
 
-    def add(self, run_id: str) -> None:
+    def add(self, run_id: str, owner: Owner) -> None:
         """Watch the inbox of a run from now on; ``put`` says what it has now."""
         with self._lock:
-            self._watched[run_id] = Watched()
             self._start()
+            self._watched[run_id] = Watched(owner)
 
     def put(self, run_id: str, loaded: Loaded | None) -> None:
         """What the inbox has, read after ``add``."""
@@ -65,13 +67,18 @@ class Watch:
                 return
             if watched.directory is None:
                 watched.directory = RemoteDirectory(self._log_server, loaded)
-            elif loaded.head.key == watched.directory.head.key:
+                return
+            head = watched.directory.head
+            # An answer that another thread has asked for may be older, and come later.
+            if loaded.head.key == head.key and loaded.head.next_lsn >= head.next_lsn:
                 watched.directory.apply(loaded)
 
-    def remove(self, run_id: str) -> None:
-        """Watch it no more."""
+    def remove(self, run_id: str, owner: Owner) -> None:
+        """Watch it no more, unless this process has claimed it again since."""
         with self._lock:
-            self._watched.pop(run_id, None)
+            watched = self._watched.get(run_id)
+            if watched is not None and watched.owner == owner:
+                del self._watched[run_id]
 
     def get(self, run_id: str) -> Watched | None:
         """The inbox as it was last heard of; None if it is not watched."""
@@ -102,8 +109,9 @@ class Watch:
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="eventlog-watch", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="eventlog-watch", daemon=True)
+            thread.start()  # raises where no more can be started
+            self._thread = thread
 
     def _is_over(self) -> bool:
         with self._lock:
