@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,8 @@ RUNNING_MAX = 100_000  # runs that are executed at once, by all workers
 
 
 class NotNowError(Exception):
-    """Other workers have finished the run, or execute as many of its agent or key as may be."""
+    """Other workers have finished the run, or execute as many of its agent or key as may be; or
+    this one stops."""
 
 
 class Limits:
@@ -76,8 +77,8 @@ class Admission:
     try again after a pause of random length.
     """
 
-    def __init__(self, queue: RunQueue, limits: Limits) -> None:
-        self._queue, self._limits = queue, limits
+    def __init__(self, queue: RunQueue, limits: Limits, stopping: Callable[[], bool]) -> None:
+        self._queue, self._limits, self.stopping = queue, limits, stopping
 
     def full(self) -> Full:
         """What is executed now."""
@@ -103,6 +104,8 @@ class _DueSession(ResumeSession):
         self._entry, self._admission = entry, admission
 
     def claim(self, store: CheckpointStoreBase, takeover: bool) -> WritableLog:
+        if self._admission.stopping():  # before the worker knew of this session
+            raise NotNowError(f"run {self.run_id} is not begun: its worker stops")
         log = super().claim(store, takeover)
         try:
             self._admission.check(self._entry)

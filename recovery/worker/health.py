@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -17,6 +18,7 @@ from recovery.worker.worker import LOOK_MAX_S, Worker
 
 # A worker looks at its queue at least so often; after twice that it is stuck.
 STALE_S = 2 * LOOK_MAX_S
+REQUEST_S = 10.0  # for a request to come, once a client has connected
 
 Start = Callable[[str, list[tuple[str, str]]], Any]
 
@@ -49,7 +51,13 @@ class WorkerMetrics(Collector):
         )
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True  # who connects and asks nothing must not keep a probe waiting
+
+
 class _Quiet(WSGIRequestHandler):
+    timeout = REQUEST_S
+
     def log_message(self, format: str, *args: Any) -> None:
         """A probe a second is no news."""
 
@@ -84,7 +92,7 @@ def serve(worker: Worker, host: str, port: int) -> WSGIServer:
                 start("404 Not Found", [("Content-Type", "text/plain")])
                 return [b"/healthz or /metrics\n"]
 
-    server = make_server(host, port, app, handler_class=_Quiet)
+    server = make_server(host, port, app, _Server, _Quiet)
     threading.Thread(target=server.serve_forever, name="recovery-worker-http", daemon=True).start()
     return server
 

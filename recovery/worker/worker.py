@@ -122,7 +122,8 @@ class Worker:
         named = {agent_name(agent.agent_fn) or name: name for name, agent in self.agents.items()}
         self._names = named | {name: name for name in self.agents}
         limits = Limits(self.settings.per_agent, self.settings.per_key, self._names)
-        self._admission = Admission(self._queue, limits)
+        self._stopping = threading.Event()
+        self._admission = Admission(self._queue, limits, self._stopping.is_set)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._ended: Counter[tuple[str, str]] = Counter()
         self._quarantined: dict[str, tuple[int, str]] = {}
@@ -131,9 +132,8 @@ class Worker:
         self._strangers: set[str] = set()  # agents that other workers are for
         self._broken: set[str] = set()  # runs whose log cannot be read
         self._told = self._warned = -LOOK_MAX_S
-        self._looked = time.monotonic()
+        self._looked = self._judged = time.monotonic()
         self._due = self._store_errors = 0
-        self._stopping = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed: asyncio.Event | None = None
 
@@ -182,7 +182,9 @@ class Worker:
             self.store.backend.address or "memory",
             count(self.settings.concurrency, "run"),
         )
-        threading.Thread(target=self._watch, name="recovery-worker-watch", daemon=True).start()
+        over = threading.Event()
+        name = "recovery-worker-watch"
+        threading.Thread(target=self._watch, args=(over,), name=name, daemon=True).start()
         try:
             while not self._stopping.is_set():
                 self._changed.clear()
@@ -192,7 +194,7 @@ class Worker:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), self._pause_s())
         finally:
-            self._stopping.set()
+            over.set()
             pid, running = os.getpid(), count(len(self._running), "run")
             _logger.info("worker %d stops: %s to its next safe point", pid, running)
             await self._drain()
@@ -200,9 +202,9 @@ class Worker:
 
     # -- the queue
 
-    def _watch(self) -> None:
+    def _watch(self, over: threading.Event) -> None:
         """Wakes the worker when the store says that runs may have become due."""
-        while not self._stopping.is_set():
+        while not over.is_set():
             try:
                 changed = self._queue.wait(LOOK_MAX_S)
             except Exception:  # the look itself reports it
@@ -218,10 +220,12 @@ class Worker:
                 loop.call_soon_threadsafe(changed.set)
 
     def _pause_s(self) -> float:
-        """Until the next look: a run whose agent raised may be due before the queue says so."""
-        now = time.monotonic()
-        longest_s = LOOK_MAX_S if self._room else LOOK_FULL_S
-        return min([longest_s, *(until - now for until, _ in self._pauses.values())])
+        """Until the next look: a run whose agent raised may be due before the queue says so. If its
+        pause was over at the last look, it was begun, or something else keeps it."""
+        if not self._room:
+            return LOOK_FULL_S
+        now, left = time.monotonic(), [until for until, _ in self._pauses.values()]
+        return min([LOOK_MAX_S, *(until - now for until in left if until > self._judged)])
 
     @property
     def _room(self) -> int:
@@ -232,6 +236,7 @@ class Worker:
         room = self._room
         if not room and time.monotonic() < self._looked + LOOK_FULL_S:
             return 1
+        self._judged = time.monotonic()
         try:
             due = await asyncio.to_thread(
                 self._queue.find, due=True, agents=tuple(self._names), limit=CHOSEN_MAX

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import threading
 import time
 import urllib.request
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.error import HTTPError
 
 import pytest
@@ -23,6 +25,7 @@ from recovery.errors import TaskMismatchError
 from recovery.stores.postgres import PostgresStore
 from recovery.worker import Worker
 from recovery.worker.health import serve
+from recovery.worker.worker import LOOK_FULL_S
 from tests.support.postgres import Server
 from tests.support.processes import started, until
 
@@ -297,6 +300,57 @@ def test_a_run_that_fails_at_one_place_again_and_again_is_left_alone(
     assert set(paid.values()) == {1}
 
 
+def test_a_pause_that_is_over_does_not_have_a_worker_look_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("recovery.worker.worker.RETRY_MIN_S", 0.02)
+
+    def broken(run: SyncRun) -> int:
+        return len(run.task)
+
+    def pause_s() -> float:
+        if worker.stats.quarantined:
+            worker.stop()
+        pauses.append(asked())
+        return pauses[-1]
+
+    store = CheckpointStore()
+    store.submit("broken", 5, "run")
+    worker, pauses = Worker(broken, store, concurrency=1), list[float]()
+    asked = worker._pause_s
+    monkeypatch.setattr(worker, "_pause_s", pause_s)
+    worker.run_sync()
+    assert pauses[-1] > 1
+    worker._put_off("other", 0.0)
+    assert worker._pause_s() <= 0  # it may not have been looked at since
+    worker._running["run"] = Mock()  # there is no room
+    assert worker._pause_s() == LOOK_FULL_S
+
+
+def test_a_run_is_not_begun_by_a_worker_that_was_stopped_just_before(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, worker = store.submit("shop", 5, "run"), Worker(shop, store)
+    start = worker._start
+
+    def start_and_stop(entry: Any) -> None:
+        start(entry)
+        worker.stop()
+
+    monkeypatch.setattr(worker, "_start", start_and_stop)
+    worker.run_sync()
+    assert handle.status().state == "submitted" and not paid
+    assert worker.stats.ended == {}
+
+
+def test_a_worker_that_was_idle_can_run_again(store: CheckpointStore) -> None:
+    worker = Worker(shop, store)
+    for number in range(2):
+        store.submit("shop", number, f"run_{number}")
+        worker.run_sync(until_idle=True)
+    assert states(store) == {"run_0": "finished", "run_1": "finished"}
+
+
 def test_workers_leave_the_runs_of_other_agents_alone(store: CheckpointStore) -> None:
     store.submit("other", 1, "run")
     work(store, shop)
@@ -364,6 +418,8 @@ def test_health_and_metrics(tmp_path: Path) -> None:
             "store_away_s": 0,
         }
         metrics = got("/metrics")
+        with socket.create_connection(("127.0.0.1", server.server_port)):  # and asks nothing
+            assert got("/metrics")
         assert 'eventlog_worker_runs_total{agent="shop",outcome="finished"} 1.0' in metrics
         assert "eventlog_worker_quarantined 0.0" in metrics
         worker._looked -= 1000
