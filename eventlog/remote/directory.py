@@ -151,10 +151,14 @@ class RemoteDirectory:
             if not pieces:
                 raise _missing(segment_name(number))
             with self._lock:
-                self._partial.discard(number)
-                self._segments[number] = bytearray()
-                self._put(pieces)
-        return self._segments[number]
+                if number in self._partial:  # else it was removed, or loaded by another thread
+                    self._partial.discard(number)
+                    self._segments[number] = bytearray()
+                    self._put(pieces)
+        found = self._segments.get(number)
+        if found is None:
+            raise _missing(segment_name(number))
+        return found
 
     # -- files
 
@@ -170,12 +174,13 @@ class RemoteDirectory:
         if name == MARK_NAME:
             return RemoteFile(self._mark())
         number = segment_number(name)
-        held = None if number is None else self._segments.get(number)
-        if number is None or held is None:
-            raise _missing(name)
-        if number in self._partial:
-            return PartialFile(self, number, bytes(held))
-        return RemoteFile(held)
+        with self._lock:
+            held = None if number is None else self._segments.get(number)
+            if number is None or held is None:
+                raise _missing(name)
+            if number in self._partial:
+                return PartialFile(self, number, bytes(held))
+            return RemoteFile(held)
 
     def _mark(self) -> bytes:
         # What is on the server is durable, and its head says where it ends.
