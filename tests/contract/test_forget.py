@@ -38,6 +38,7 @@ from recovery.errors import (
     RunFailedError,
     SubjectKeysError,
     UnreadableValueError,
+    UnrecordedResultError,
 )
 from recovery.history.find_run import keys_of
 from recovery.inspect import listing_file
@@ -248,6 +249,25 @@ def test_what_is_not_marked_is_in_clear_as_the_page_says(tmp_path: Path) -> None
 
     run(tmp_path, agent)
     assert leaks(tmp_path) == [RESULT]
+
+
+def test_a_call_of_nobody_is_in_clear(tmp_path: Path) -> None:
+    @tool(subject="who")
+    def of_nobody(who: str | None, what: str) -> str:
+        return f"{what} {FOUND}"
+
+    run(tmp_path, lambda run: of_nobody(None, ARGUMENT))
+    assert leaks(tmp_path) == [ARGUMENT, FOUND]
+
+
+def test_a_result_of_a_subject_that_cannot_be_recorded_is_not_shown(tmp_path: Path) -> None:
+    @tool(subject="who")
+    def odd(who: str) -> Any:
+        return [RESULT, object()]
+
+    with pytest.raises(UnrecordedResultError, match="returned: <of a subject>\n") as caught:
+        run(tmp_path, lambda run: odd(WHO))
+    assert RESULT not in str(caught.value)
 
 
 def test_a_resumed_run_ends_as_one_that_was_never_killed() -> None:

@@ -147,6 +147,8 @@ def test_what_cannot_be_recorded_is_no_outcome(
         assert error.path == "result of pay.items[1]"
         assert "Strange(receipt 17)" in str(error)
         assert "recovery.register" in str(error)
+    else:
+        assert "Correct the tool.\n" in str(error)
     if then == "resolve":
         for _ in range(2):
             with pytest.raises(InDoubtError):

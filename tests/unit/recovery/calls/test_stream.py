@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, closing
 from typing import Any
 
 import pytest
@@ -74,10 +75,10 @@ Reader = Callable[..., Any]
 def reader(request: pytest.FixtureRequest) -> Reader:
     """Makes an agent that reads streams: of (function, arguments), stopping after ``most``."""
 
-    async def read_async(run: Any, one: Any, most: int, block: bool) -> Any:
+    async def read_async(run: Any, one: Any, most: int, block: bool | str) -> Any:
         stream = run.stream(one[0], *one[1:])
         if block:
-            async with stream:
+            async with aclosing(stream) if block == "closing" else stream:
                 await read_loop(stream, most)
         else:
             await read_loop(stream, most)
@@ -91,10 +92,10 @@ def reader(request: pytest.FixtureRequest) -> Reader:
             if count == most:
                 break
 
-    def read_sync(run: Any, one: Any, most: int, block: bool) -> Any:
+    def read_sync(run: Any, one: Any, most: int, block: bool | str) -> Any:
         stream = run.stream(one[0], *one[1:])
         if block:
-            with stream:
+            with closing(stream) if block == "closing" else stream:
                 read_loop_sync(stream, most)
         else:
             read_loop_sync(stream, most)
@@ -106,7 +107,7 @@ def reader(request: pytest.FixtureRequest) -> Reader:
             if count + 1 == most:
                 break
 
-    def made(*streams: Any, most: int = 0, block: bool = False, fail: int = 0) -> Any:
+    def made(*streams: Any, most: int = 0, block: bool | str = False, fail: int = 0) -> Any:
         async def agent(run: Run) -> Any:
             found = [await read_async(run, one, most, block) for one in streams]
             if run.recovery_count < fail:
@@ -328,9 +329,10 @@ def test_a_timeout_is_of_the_wait_for_one_chunk():
 # -- leaving early
 
 
+@pytest.mark.parametrize("block", [True, "closing"])
 @pytest.mark.parametrize("source", SOURCES)
-def test_leaving_a_block_early_records_what_was_received(reader, source):
-    assert start(reader((source,), most=2, block=True, fail=1)) == ["to be "]
+def test_leaving_a_block_early_records_what_was_received(reader, source, block):
+    assert start(reader((source,), most=2, block=block, fail=1)) == ["to be "]
     assert seen == ["to ", "be ", "to be "]
     assert did[:2] == ["to", "be"]
     assert len(did) == 2
@@ -647,7 +649,8 @@ def test_a_chunk_that_comes_after_the_agent_has_ended_keeps_nobody_waiting(kind:
     assert execution_of(runs[0]).in_flight == 0
 
 
-def test_an_async_generator_of_a_plain_agent_runs_in_one_loop():
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_async_generator_of_a_plain_agent_runs_in_one_loop(fails: bool):
     loops: set[Any] = set()
 
     async def source() -> AsyncIterator[int]:
@@ -655,11 +658,16 @@ def test_an_async_generator_of_a_plain_agent_runs_in_one_loop():
             loops.add(asyncio.get_running_loop())
             await asyncio.sleep(0)
             yield number
+        if fails:
+            raise OSError("no line")
 
     def agent(run: SyncRun) -> Any:
-        return list(run.stream(source))
+        try:
+            return list(run.stream(source))
+        except OSError as exc:
+            return str(exc)
 
-    assert start(agent) == [0, 1, 2]
+    assert start(agent) == ("no line" if fails else [0, 1, 2])
     (loop,) = loops
     assert loop.is_closed()
 

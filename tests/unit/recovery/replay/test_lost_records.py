@@ -16,6 +16,8 @@ from recovery.journal.events import (
     LogRepaired,
     MessagesChanged,
     RecordsLost,
+    RunStarted,
+    SignalTaken,
     StepStarted,
     ValueRecorded,
 )
@@ -176,3 +178,65 @@ def test_a_change_that_refers_to_what_is_lost_is_lost_as_well() -> None:
     assert found.refers_to_lost(MessagesChanged(0, 0, [{"a": 1}, Ref(4, 0)]))
     assert not found.refers_to_lost(MessagesChanged(0, 0, [Ref(2, 0)]))
     assert not found.refers_to_lost(MessagesChanged(0, 0, Packed(b"\x90")))
+
+
+def test_a_gap_says_where_it_is_and_who_repaired_it() -> None:
+    def said(last: int, *repaired: LogRepaired) -> str:
+        events = (1, StepStarted(3)), (2, RecordsLost(last)), *enumerate(repaired, last + 1)
+        (gap,) = losses(*events).gaps
+        return str(gap)
+
+    assert said(4) == "LSN 2-4; in doubt: calls of steps up to 5 without a record"
+    one = "; in doubt: calls of steps up to 3 without a record"
+    assert said(2, LogRepaired([[2, 2]])) == f"LSN 2 (repaired){one}"
+    assert (
+        said(2, LogRepaired([[2, 2]], "ann", "a flip")) == f"LSN 2 (repaired by ann: a flip){one}"
+    )
+    assert said(2, LogRepaired([[1, 1]], "ann", "a flip")) == f"LSN 2{one}", "of another gap"
+
+
+def test_outcomes_whose_calls_are_lost_may_be_of_calls_of_their_step_and_before() -> None:
+    found = losses(
+        (1, StepStarted(3)),
+        (2, RecordsLost(4)),
+        (5, CallReturned(4, 1)),
+        (6, StepStarted(4)),
+        (7, CallFailed(2, "ValueError", "", [], "")),
+        (8, LogRepaired([[2, 4]])),
+        (9, CallReturned(1, 1)),
+    )
+    assert found.unclaimed_outcomes() == (5, 7)
+    assert found.unclaimed_outcomes(key("3")) == (5, 7)
+    assert found.unclaimed_outcomes(key("4")) == ()  # it began behind the loss
+    assert found.unclaimed_outcomes(key("call 1")) == (5, 7)
+
+
+def test_a_signal_that_a_lost_wait_has_taken_is_kept_for_the_wait_that_is_made_again() -> None:
+    def taken(call: int, name: str, inbox: int, several: bool | None = None) -> SignalTaken:
+        return SignalTaken(call, 1, name=name, inbox=inbox, uid="u", several=several)
+
+    lost = [(1, RecordsLost(5)), (6, taken(2, "go", 7)), (7, taken(3, "no", 8, several=True))]
+    found = losses(*lost, (8, LogRepaired([[1, 5]])))
+    assert found.signal(("no", "go"), several=False) == taken(2, "go", 7)
+    assert found.signal(("no", "go"), several=True) == taken(3, "no", 8, several=True)
+    assert found.signal(("go",), several=True) is None
+    assert found.unclaimed_outcomes() == ()
+    found.observe(9, intent(lost=True))
+    found.observe(10, taken(9, "go", 7))
+    assert found.signal(("go",), several=False) is None
+    assert not found.input_changed, "it is what the code was given then"
+    found.observe(11, taken(9, "no", 9))
+    assert found.input_changed
+
+
+def test_what_is_lost_of_copies_was_made_in_the_run_that_a_fork_came_from() -> None:
+    def forked(first: int, last: int) -> LostRecords:
+        origin = {"run_id": "run", "uid": "u", "step": 1, "lsn": 4, "until": 4}
+        started = RunStarted("fork", "task", "v", forked_from=origin)
+        return losses((1, started), (first, RecordsLost(last)))
+
+    assert forked(2, 4).in_copies and forked(2, 4).uid_of_copies == "u"
+    assert forked(2, 5).in_copies and forked(2, 5).uid_of_copies == ""
+    assert not forked(5, 5).in_copies and forked(5, 5).uid_of_copies == ""
+    alone = losses((1, RecordsLost(2)))
+    assert not alone.in_copies and alone.uid_of_copies == ""
