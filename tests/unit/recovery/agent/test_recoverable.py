@@ -33,6 +33,7 @@ from recovery import (
     current_call,
     tool,
 )
+from recovery.agent.run import execution_of
 from recovery.control.resolve import resolve
 from recovery.engine.recovery_report import RecoveryReport
 from recovery.errors import (
@@ -41,6 +42,7 @@ from recovery.errors import (
     UnrecordedResultError,
 )
 from recovery.inspect.follow import events
+from recovery.journal.events import CallIntended
 from tests.support.lives import Died, Disk, die_in, disk_store, executed, run, send
 
 keys: list[str] = []  # the idempotency keys that `dying` was given
@@ -129,6 +131,18 @@ def test_a_report_says_in_a_line_all_that_a_person_may_have_to_act_on() -> None:
         f"torn tail of 7 bytes cut off; DAMAGE: {full.damage[0]}; passed over: checkpoint 9; "
         f"LOST: a gap; DRIFT: a word; used: {report.usage} (12.5 ms)"
     )
+
+
+def test_of_a_run_that_has_ended_nothing_is_in_doubt() -> None:
+    """Not even a call whose thread the agent did not wait for."""
+    store = CheckpointStore()
+
+    def agent(run: SyncRun) -> None:
+        execution_of(run).record(CallIntended("0", "look", "", b"d", 1, "retry"))
+
+    of = RecoverableAgent(agent, store)
+    for _ in range(2):
+        assert of.run_with_recovery_sync("task", "run")["report"].in_doubt == ()
 
 
 EXAMPLE = """

@@ -11,7 +11,8 @@ import pytest
 from eventlog import EventLog
 from eventlog.testing import SimulatedDisk
 from recovery import CheckpointStore, RecoverableAgent, Resolution, RunResult, tool
-from tests.support.lives import RUN, Disk
+from recovery.journal.events import CallIntended
+from tests.support.lives import RUN, Disk, recorded
 
 
 def run(made: Any, disk: SimulatedDisk) -> RunResult:
@@ -63,3 +64,15 @@ def test_no_side_effect_begins_whose_intent_could_not_be_flushed() -> None:
             break  # there are fewer flushes
         assert intents in ([], [1] * 8)
     assert True in began and False in began
+
+
+def test_the_time_limit_of_a_side_effect_is_in_its_intent() -> None:
+    """The next owner waits no longer for a former one; for a repeatable call it does not wait."""
+    store = CheckpointStore()
+
+    def agent(run: Any) -> None:
+        run.call(tool(timeout_s=5)(abs), 1)
+        run.call(tool(timeout_s=5, after_crash="retry")(len), [])
+
+    RecoverableAgent(agent, store).run_with_recovery_sync("task", RUN)
+    assert [one.timeout_s for one in recorded(store, CallIntended)] == [5, None]
