@@ -439,6 +439,27 @@ def test_a_message_of_a_subject_is_compared_until_it_is_forgotten(tmp_path: Path
     assert isinstance(run(tmp_path, agent, on_forgotten="serve"), Forgotten)
 
 
+def test_a_divergence_shows_nothing_of_a_call_of_a_subject(tmp_path: Path) -> None:
+    says = [ARGUMENT]
+
+    @tool(subject="who")
+    def charge(who: str, what: str) -> str:
+        return what
+
+    def agent(run: Any) -> None:
+        charge(WHO, says[-1])
+        if len(says) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, agent)
+    says.append(FOUND)
+    with pytest.raises(DivergenceError) as caught:
+        run(tmp_path, agent)
+    assert str(caught.value).count(": <of a subject>, ") == 2
+    assert not [one for one in SECRETS if one in str(caught.value)]
+
+
 def test_drift_is_recorded_without_the_messages_of_a_subject(tmp_path: Path) -> None:
     says = [f"{TOLD} {FOUND}"]
 

@@ -791,3 +791,31 @@ def test_a_call_records_which_compensation_it_has():
     assert [(one.tool, one.undo) for one in made] == [("book", "note")] * 3 + [
         ("fly", "note_async")
     ]
+
+
+@pytest.mark.parametrize("where", ["here", "given", "in a module", "without checkpoints"])
+def test_a_tool_that_a_later_process_may_not_find_is_named(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool(undo=note, name=f"book {where}")
+    def book_here(what: str) -> str:
+        return what
+
+    booked = book if where == "in a module" else book_here
+
+    def agent(run: SyncRun) -> None:
+        for step in run.steps():
+            run.call(booked, "room")
+            if step == 2:
+                run.undo(tools=[book_here] if where == "given" else [])
+                return
+
+    of = RecoverableAgent(
+        agent, CheckpointStore(), None if where == "without checkpoints" else 1, max_recoveries=0
+    )
+    of.run_with_recovery_sync("task", "run")
+    assert undone() == ["room", "room"]
+    said = [text for text in caplog.messages if "only because this process has called it" in text]
+    assert [text.partition(" (")[0] for text in said] == [
+        "run run: run.undo() knows tool book here"
+    ] * (where == "here")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from eventlog.format.names import segment_name
 from recovery import (
     ApprovalDeniedError,
     CheckpointStore,
@@ -22,7 +23,7 @@ from recovery import (
     tool,
 )
 from recovery.engine.drive import drive, drive_async
-from recovery.errors import RunFailedError
+from recovery.errors import DamagedRunError, RunFailedError
 from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
@@ -38,7 +39,9 @@ from recovery.journal.keys import CallKey
 from recovery.replay.matching import Replay
 from recovery.testing import crash_everywhere
 from tests.support.lives import (
+    RUN,
     Died,
+    Disk,
     after_death,
     disk_store,
     executed,
@@ -387,6 +390,23 @@ def test_what_does_not_is_in_doubt_and_counts_no_more(caplog: pytest.LogCaptureF
     assert [one.value for one in recorded(store, CallReturned)] == ["a 2", "b 1", "b 1"]
     began = "for calls that it began: a repeatable call"
     assert waited(caplog) == [f"10 s {began}", f"20 s {began}"]
+
+
+def test_damage_inside_an_attempt_that_failed_stops_the_run() -> None:
+    """Its calls cannot be served to the next attempt."""
+    store = disk_store()
+
+    def body() -> None:
+        send("marked")
+        assert isinstance(store.backend, Disk)
+        content = store.backend.disk.directories[f"home/{RUN}"][segment_name(1)].content
+        content[bytes(content).index(b"marked")] ^= 1
+        raise ConnectionError
+
+    outer = tool(name="outer", after_crash="retry", retry=Retry(2, 0.0))(body)
+    with pytest.raises(DamagedRunError, match="LSN 3"):
+        run_sync(lambda run: run.call(outer), store)
+    assert executed == {"marked": 1}
 
 
 # -- children, and people
