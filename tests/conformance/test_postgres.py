@@ -446,6 +446,27 @@ def test_a_role_without_durability_is_refused(server: Server, url: str) -> None:
         PostgresStore(url.replace("postgres@", "careless@")).run_ids()
 
 
+def test_a_commit_is_durable_whatever_its_session_says(url: str) -> None:
+    store = PostgresStore(url)
+    base, _, schema = url.partition("?schema=")
+    with store.claim(RUN) as log, psycopg.connect(base, autocommit=True) as connection:
+        for statement in (
+            "create function {s}.look() returns trigger language plpgsql as $$ begin "
+            "if current_setting('synchronous_commit') = 'off' then raise 'not durable'; end if; "
+            "return null; end $$",
+            "create constraint trigger look after insert on {s}.pieces deferrable initially "
+            "deferred for each row execute function {s}.look()",
+        ):
+            connection.execute(statement.replace("{s}", schema).encode())
+        log.append("value", 1)
+        log.commit()
+        store.log_server.connections.run(lambda one: one.execute("set synchronous_commit = off"))
+        log.append("value", 2)
+        log.commit()
+    reader = store.read(RUN)
+    assert reader is not None and [one.body for one in reader.records()] == [1, 2]
+
+
 def test_a_newer_schema_is_refused(url: str) -> None:
     PostgresStore(url).claim(RUN).close()
     base, _, schema = url.partition("?schema=")
