@@ -58,7 +58,7 @@ def _begun(
         return loop.run_in_executor(threads, call)
     except RuntimeError:
         call()
-        return asyncio.wrap_future(call.ended, loop=loop)
+        return loop.create_task(call.ended())
 
 
 class _Ended:
@@ -127,15 +127,16 @@ class GroupCommit(_Ended):
         others = []
         for share in shares[1:]:
             other = OneCall(partial(self._commit_share, share))
-            others.append((share, other))
+            wait = other.result
             with suppress(RuntimeError):  # no more threads can be started: use the existing ones
-                _committers.submit(other)
+                wait = _committers.submit(other).result
+            others.append((share, other, wait))
         self._commit_share(shares[0])
-        for share, other in others:
+        for share, other, wait in others:
             if other.taken() is not None:
                 self._shares.discard(share)
             else:
-                other.result()
+                wait()
 
     def _commit_share(self, share: object) -> None:
         for _ in range(SHARE_MAX):

@@ -7,11 +7,12 @@ thread would call that: a side effect whose failure is recorded, or a claim that
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
+LOOK_S = 0.002  # between two looks whether a thread that was not asked to has ended the call
 
 
 class OneCall(Generic[T]):
@@ -19,16 +20,16 @@ class OneCall(Generic[T]):
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._left = [function]
-        self.ended: Future[T] = Future()
+        self._ended: tuple[T | None, BaseException | None] | None = None
 
     def __call__(self) -> None:
         function = self.taken()
         if function is None:
             return
         try:
-            self.ended.set_result(function())
+            self._ended = function(), None
         except BaseException as exc:
-            self.ended.set_exception(exc)
+            self._ended = None, exc
 
     def taken(self) -> Callable[[], T] | None:
         """The function, which no other thread calls from now on; None if one has it already."""
@@ -38,10 +39,18 @@ class OneCall(Generic[T]):
             return None
 
     def result(self) -> T:
-        """What the call returned, or raises what it raised, without frames of the future's."""
-        if (raised := self.ended.exception()) is not None:
+        """What the call returned, or raises what it raised; waits for the thread that makes it."""
+        while self._ended is None:
+            time.sleep(LOOK_S)
+        value, raised = self._ended
+        if raised is not None:
             raise raised
-        return self.ended.result()
+        return cast(T, value)
+
+    async def ended(self) -> None:
+        """Wait for the thread that makes the call."""
+        while self._ended is None:  # noqa: ASYNC110 - the thread knows of no event loop
+            await asyncio.sleep(LOOK_S)
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -52,5 +61,5 @@ async def in_thread(function: Callable[[], T]) -> T:
     except RuntimeError:
         if call.taken() is not None:
             raise
-        await asyncio.wait([asyncio.wrap_future(call.ended)])
+        await call.ended()
     return call.result()

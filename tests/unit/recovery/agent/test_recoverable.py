@@ -901,7 +901,8 @@ def test_a_task_that_outlives_its_step_is_not_lost():
     @tool(after_crash="retry")
     async def slow(what: str) -> str:
         executed[what] += 1
-        await asyncio.sleep(0.1)
+        if executed[what] == 1:
+            await asyncio.Event().wait()  # until the process dies
         return what
 
     store = die_in(agent, disk_store(), checkpoint_every_n=1)
