@@ -1,12 +1,11 @@
 """Detects calls that were never awaited: ``run.call(f)`` without ``await`` does nothing.
 
-The coroutine of a call is noted until it starts. If it is deleted before that by the task that made
-it, or has not started when the agent returns, the run does not finish.
+The coroutine of a call is noted until it starts. If it is deleted before that, or has not started
+when the agent returns, the run does not finish. One that was closed or cancelled was not forgotten.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Coroutine
@@ -22,52 +21,50 @@ Place = tuple[str, CodeType, int]  # what was called, and where: the code and it
 
 
 class Token:
-    """The only reference is the frame of a coroutine: it goes before one that was cancelled."""
+    """Identifies a coroutine from when it is made until it starts."""
 
-    __slots__ = ("__weakref__",)
+
+class _Name(str):
+    """The name of a coroutine. Python formats it to warn of one that is deleted before it starts.
+
+    Nothing else tells that one from one that was closed: since Python 3.12, both keep their frame
+    until they are deleted.
+    """
+
+    __slots__ = ("coroutine", "dropped", "place")
+    coroutine: ref[Any]
+    place: Place
+    dropped: list[Place]
+
+    def __format__(self, spec: str) -> str:
+        if self.coroutine() is None:  # else others format it, as for the text of a task
+            self.dropped.append(self.place)
+        return super().__format__(spec)
 
 
 class Unawaited:
     """The coroutines of one run that were made and not started."""
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[ref[Any], ref[Token], ref[Any] | None, Place]] = {}
+        self._made: dict[Token, _Name] = {}
         self._dropped: list[Place] = []
 
     def made(self, token: Token, coroutine: C, what: str, frame: FrameType) -> C:
         """Note a coroutine that calls ``started(token)`` first, made by the code of this frame."""
-        task = _task()
-        place = what, frame.f_code, frame.f_lineno
-        # So that an error, or Python's warning, names the call.
-        coroutine.__qualname__ = what  # type: ignore[attr-defined]
-        number = id(token)
-        self._made[number] = (
-            ref(coroutine, lambda _: self._gone(number)),
-            ref(token, lambda _: self._ended(number)),
-            None if task is None else ref(task),
-            place,
-        )
+        name = _Name(what)  # an error, or Python's warning, names the call by it
+        name.coroutine = ref(coroutine, lambda _: self.started(token))
+        name.place, name.dropped = (what, frame.f_code, frame.f_lineno), self._dropped
+        coroutine.__qualname__ = name  # type: ignore[attr-defined]
+        self._made[token] = name
         return coroutine
 
     def started(self, token: Token) -> None:
         """Note that a coroutine was started."""
-        self._made.pop(id(token), None)
-
-    def _ended(self, number: int) -> None:
-        # A task that is cancelled before it begins ends its coroutine, which is no error. Of a
-        # coroutine that is deleted, both references are called, in any order.
-        made = self._made.get(number, (None,))[0]
-        if made is not None and made() is not None:
-            del self._made[number]
-
-    def _gone(self, number: int) -> None:
-        _, _, maker, place = self._made.pop(number, (None, None, None, None))
-        if maker is not None and place is not None and maker() is _task():
-            self._dropped.append(place)
+        self._made.pop(token, None)
 
     def check(self, run_id: str) -> None:
         """NotAwaitedError if there is a coroutine that was not awaited."""
-        left = [(made(), place) for made, _, _, place in tuple(self._made.values())]
+        left = [(name.coroutine(), name.place) for name in tuple(self._made.values())]
         waiting = [place for made, place in left if made is not None and _is_unstarted(made)]
         places = dict.fromkeys((*self._dropped, *waiting))
         if places:
@@ -77,10 +74,6 @@ class Unawaited:
 
 def _is_unstarted(coroutine: Any) -> bool:
     return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
-
-
-def _task() -> asyncio.Task[Any] | None:
-    return None if asyncio._get_running_loop() is None else asyncio.current_task()
 
 
 M = TypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any]])

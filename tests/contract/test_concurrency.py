@@ -581,6 +581,11 @@ async def in_a_cycle(run: Run) -> None:
     gc.collect()
 
 
+async def by_another(run: Run) -> None:
+    calls = [run.call(send, "x")]
+    await asyncio.create_task(asyncio.to_thread(calls.clear))
+
+
 async def never_begun(run: Run) -> None:
     left.append(asyncio.create_task(run.call(send, "x")))
 
@@ -593,6 +598,7 @@ async def never_begun(run: Run) -> None:
         (kept, "run.call(send, ...)"),
         (sleeps, "run.sleep(...)"),
         (in_a_cycle, "run.call(send, ...)"),
+        (by_another, "run.call(send, ...)"),
         (never_begun, "run.call(send, ...)"),
     ],
 )
@@ -643,6 +649,20 @@ def test_a_call_that_begins_after_the_agent_has_returned_is_not_made() -> None:
     left.clear()
     assert [type(one).__name__ for one in refused] == ["LeftBehindError"] and not executed
     assert store.run("run").status().state == "finished"
+
+
+def test_a_call_that_is_closed_was_not_forgotten() -> None:
+    async def agent(run: Run) -> str:
+        unwanted = run.call(send, "x")
+        assert "run.call(send, ...)" in repr(unwanted)
+        unwanted.close()
+        del unwanted
+        task = asyncio.create_task(run.call(send, "y"))
+        assert "run.call(send, ...)" in repr(task)  # a text with the name of what was not begun
+        return str(await task)
+
+    assert run(agent, CheckpointStore())["result"] == "sent y"
+    assert executed == {"y": 1}
 
 
 def test_a_task_that_is_cancelled_before_it_begins_was_not_forgotten() -> None:
