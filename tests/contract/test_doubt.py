@@ -33,12 +33,14 @@ from recovery import (
 from recovery.agent.run import Run, SyncRun
 from recovery.control.resolve import resolve
 from recovery.declare.scope import current_scope
+from recovery.declare.spec import AfterCrash
 from recovery.errors import RunFailedError
 from recovery.inspect.status import status
 from recovery.journal.events import CallAbandoned, CallFailed, CallResolved, CallReturned
 from recovery.stores.file import FileStore
 from recovery.testing import crash_everywhere
 from recovery.testing.simulated.forgotten_doubts import forgotten
+from tests.support.lives import Died
 from tests.support.lives import recorded as events_of
 from tests.support.scale import example_settings, scaled
 
@@ -283,6 +285,38 @@ def test_a_call_is_not_reported_while_one_inside_it_is_open() -> None:
     assert life(store, agent) == {"charge", "order"}
     assert {call.tool for call in status(store, "run").in_doubt} == {"around", "order", "charge"}
     assert not events_of(store, CallResolved)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("policy", ["park", "report"])
+def test_a_call_that_is_cancelled_before_it_has_made_one_again_does_not_forget_it(
+    policy: AfterCrash,
+) -> None:
+    lives: list[str] = []
+
+    @tool(after_crash=policy)
+    async def dies(cents: int) -> str:
+        raise Died
+
+    @tool(after_crash="retry")
+    async def outer() -> str:
+        await asyncio.sleep(5 if len(lives) > 1 else 0)
+        return str(await dies(100))
+
+    async def agent(run: Run) -> str:
+        lives.append("")
+        try:
+            async with asyncio.timeout(1):
+                return str(await run.call(outer))
+        except TimeoutError:
+            return "gave up"
+
+    store = CheckpointStore()
+    with pytest.raises(Died):
+        life(store, agent)
+    assert life(store, agent) == ({"dies"} if policy == "park" else "gave up")
+    resolved = [one.who for one in events_of(store, CallResolved)]
+    assert resolved == ([] if policy == "park" else ["after_crash=report"])
 
 
 def test_a_reconcile_hook_is_asked_before_the_call_around_it_has_its_end() -> None:

@@ -454,6 +454,20 @@ def test_after_another_outcome_arguments_are_not_compared(kind: str) -> None:
     assert DONE == []
 
 
+def test_after_another_outcome_ids_of_calls_are_not_compared_where_none_is_equal() -> None:
+    """The ids are the model's: another reply has others."""
+
+    async def agent(run: Any) -> Any:
+        ids = await run.call(ask, "ab")
+        return [await run.call(pay, n, call_id=name) for n, name in enumerate(ids)]
+
+    store, result = recorded(agent)
+    assert result == ["paid 0 to ann", "paid 1 to ann"]
+    ended = replay(store, agent, "r", swap={"ask": lambda question: "XY"})
+    assert ended.result == result
+    assert DONE == []
+
+
 def test_a_swapped_tool_may_raise_and_the_agent_may_go_another_way() -> None:
     async def agent(run: Any) -> Any:
         try:

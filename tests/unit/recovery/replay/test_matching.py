@@ -19,13 +19,16 @@ from recovery.journal.events import (
     CallReturned,
     Event,
     HistoryDropped,
+    LogRepaired,
     MessagesChanged,
+    RecordsLost,
     StepStarted,
     ValueRecorded,
 )
 from recovery.journal.keys import CallKey
 from recovery.replay.matching import Replay
 from recovery.replay.recorded_call import RecordedCall
+from recovery.values.types import Ref
 
 
 def intent(
@@ -273,3 +276,18 @@ def test_any_order_of_events_of_a_call_ends_in_one_state(letters):
         not call.has_outcome and not call.is_to_be_repeated,
     ]
     assert states.count(True) == 1
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_a_change_of_the_messages_that_refers_to_a_lost_record_is_not_expected(step: int) -> None:
+    began = [StepStarted(step)] * bool(step)
+    lost = len(began) + 1
+    found = replay(
+        *began,
+        RecordsLost(lost),
+        MessagesChanged(0, 0, [Ref(lost, 0)]),
+        MessagesChanged(0, 0, ["kept"]),
+        LogRepaired([[lost, lost]]),
+    )
+    assert [one.change.new for one in found.changes] == [["kept"]]
+    assert found.losses is not None and found.losses.upto_change == step

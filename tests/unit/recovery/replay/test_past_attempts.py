@@ -33,6 +33,7 @@ from recovery.journal.events import (
     CallRetried,
     CallReturned,
     Event,
+    RecordsLost,
     ValueRecorded,
 )
 from recovery.journal.keys import CallKey
@@ -586,6 +587,17 @@ def test_an_equal_wait_of_this_attempt_is_not_taken_for_one_of_the_last() -> Non
     found.distinguish_waits(wait(1, 5.0).identity, timed=True)
     call = found.match(wait(1, 5.0).identity)
     assert call is not None and call.value == "first"
+
+
+def test_what_is_lost_inside_an_attempt_may_have_been_about_any_call_of_it() -> None:
+    found = replay(intent("outer"))
+    found.match(intent("outer").identity)
+    inside = [(2, intent("pay", 1)), (3, returned(2)), (4, intent("ship", 1)), (5, failed(4))]
+    events = [(1, intent("outer")), *inside, (6, RecordsLost(7))]
+    found.end_attempt(1, [(lsn, lsn, event) for lsn, event in events])
+    pay, ship = (found.match(intent(what, 1).identity) for what in ("pay", "ship"))
+    assert pay is not None and ship is not None
+    assert (pay.uncertain, ship.uncertain) == (False, True)
 
 
 def test_logs_of_before_are_read_as_they_were_written() -> None:
