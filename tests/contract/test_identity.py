@@ -32,7 +32,9 @@ from recovery import (
     tool,
 )
 from recovery.agent.run import execution_of
+from recovery.calls.identity import plainly
 from recovery.control.send import approve, deny, pending
+from recovery.declare.spec import ToolSpec
 from recovery.errors import AmbiguousCallError, DivergenceError
 from recovery.graph import Graph, GraphExecutor, NodeContext
 from recovery.journal.events import CallIntended, CallReturned
@@ -1144,3 +1146,52 @@ def test_functions_made_for_one_call_die_after_it(kind: str, store: CheckpointSt
 
     run(agent, store)
     assert len(held) == 600
+
+
+# -- in any order
+
+
+class Account:
+    """A client, which no record can hold; of the account that its key names."""
+
+    def __init__(self, name: str) -> None:
+        self.recovery_key = name
+
+
+def of_account(account: Account, url: str) -> str:
+    done.append(account.recovery_key)
+    return account.recovery_key + url
+
+
+@tool
+def reply(messages: list[Any], model: str) -> str:
+    done.append(model)
+    return f"{model} {len(messages)}"
+
+
+@pytest.mark.parametrize("what", ["partials", "messages"])
+def test_equal_calls_are_told_apart_by_what_else_they_are_given(what: str) -> None:
+    """A replay makes them in another order."""
+
+    async def agent(run: Run) -> dict[str, str]:
+        run.messages.append({"role": "user", "content": "which?"})
+        names = "ba" if run.recovery_count else "ab"
+        if what == "partials":
+            calls = [run.call(partial(of_account, Account(name)), " 1") for name in names]
+        else:
+            calls = [run.call(reply, list(run.messages), name) for name in names]
+        found = await asyncio.gather(*calls)
+        if not run.recovery_count:
+            raise ConnectionError
+        return dict(zip(names, found, strict=True))
+
+    assert run(agent, CheckpointStore())["result"] == {"a": "a 1", "b": "b 1"}
+    assert sorted(done) == ["a", "b"]
+
+
+def test_a_partial_may_leave_places_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    hole: Any = getattr(functools, "Placeholder", object())  # of Python 3.14
+    monkeypatch.setattr(functools, "Placeholder", hole, raising=False)
+    spec, given = plainly(ToolSpec("f", partial(of_account, hole, 2)), ((1, 3), {}))
+    assert (spec.function, given) == (of_account, ((1, 2, 3), {}))
+    assert plainly(ToolSpec("f", partial(of_account, hole, 2)), ((), {}))[1] == ((hole, 2), {})
