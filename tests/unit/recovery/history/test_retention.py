@@ -199,6 +199,28 @@ def test_a_pruned_run_goes_on_where_it_was() -> None:
     assert found["recovery_count"] == 3 and found["usage"].calls == 201
 
 
+@pytest.mark.usefixtures("at_once", "fresh")
+def test_a_message_refers_to_no_outcome_that_is_removed() -> None:
+    store = CheckpointStore(Small(), retention="latest_only")
+
+    def agent(run: Any) -> Any:
+        for step in run.steps():
+            said = run.call(send, f"{step:200}")
+            if step == 1:
+                run.state["first"] = said
+            if step == 150:
+                run.messages.append(run.state["first"])
+                executed["died"] += 1
+                if executed["died"] == 1:
+                    raise Died
+                return [*run.messages]
+
+    with pytest.raises(Died):
+        run_sync(agent, store)
+    assert isinstance(store.backend, Small) and store.backend.oldest() > 5
+    assert run_sync(agent, store)["result"] == [f"sent {1:200}"]
+
+
 # -- what refuses
 
 
