@@ -1192,6 +1192,7 @@ def test_equal_calls_are_told_apart_by_what_else_they_are_given(what: str) -> No
 def test_a_partial_may_leave_places_open(monkeypatch: pytest.MonkeyPatch) -> None:
     hole: Any = getattr(functools, "Placeholder", object())  # of Python 3.14
     monkeypatch.setattr(functools, "Placeholder", hole, raising=False)
-    spec, given = plainly(ToolSpec("f", partial(of_account, hole, 2)), ((1, 3), {}))
-    assert (spec.function, given) == (of_account, ((1, 2, 3), {}))
-    assert plainly(ToolSpec("f", partial(of_account, hole, 2)), ((), {}))[1] == ((hole, 2), {})
+    made = ToolSpec("f", partial(of_account, hole, "2"))
+    spec, given = plainly(made, ((1, 3), {}))
+    assert (spec.function, given) == (of_account, ((1, "2", 3), {}))
+    assert plainly(made, ((), {}))[1] == ((hole, "2"), {})

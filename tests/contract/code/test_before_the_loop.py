@@ -521,6 +521,29 @@ def test_a_task_that_runs_beside_the_loop_is_told_not_to_change_them(
     assert not said()
 
 
+def test_what_a_step_has_removed_is_not_set_by_a_later_life_either() -> None:
+    """The code before the loop sets it in the first life, not in the second, and in the third."""
+
+    async def agent(run: Any, do: Any) -> Any:
+        if "done" not in run.state:
+            run.state["first"] = True
+        async for step in run.steps():
+            if step == 1:
+                del run.state["first"]
+                run.state["done"] = True
+            elif step == 3:
+                del run.state["done"]
+            if step == do.dies_in:
+                raise Died
+            if step == 5:
+                return dict(run.state)
+
+    lives = Lives()
+    for step in (2, 4):
+        lives.live(agent, dies_in=step)
+    assert lives.live(agent)["result"] == {}
+
+
 def test_a_wait_before_the_loop_does_not_wait_for_the_steps(clock: Clock) -> None:
     waited: list[float] = []
 

@@ -182,7 +182,8 @@ def test_a_change_that_refers_to_what_is_lost_is_lost_as_well() -> None:
 
 def test_a_gap_says_where_it_is_and_who_repaired_it() -> None:
     def said(last: int, *repaired: LogRepaired) -> str:
-        events = (1, StepStarted(3)), (2, RecordsLost(last)), *enumerate(repaired, last + 1)
+        begun: list[tuple[int, Event]] = [(1, StepStarted(3)), (2, RecordsLost(last))]
+        events = begun + list(enumerate(repaired, last + 1))
         (gap,) = losses(*events).gaps
         return str(gap)
 
@@ -215,7 +216,8 @@ def test_a_signal_that_a_lost_wait_has_taken_is_kept_for_the_wait_that_is_made_a
     def taken(call: int, name: str, inbox: int, several: bool | None = None) -> SignalTaken:
         return SignalTaken(call, 1, name=name, inbox=inbox, uid="u", several=several)
 
-    lost = [(1, RecordsLost(5)), (6, taken(2, "go", 7)), (7, taken(3, "no", 8, several=True))]
+    lost: list[tuple[int, Event]] = [(1, RecordsLost(5))]
+    lost += [(6, taken(2, "go", 7)), (7, taken(3, "no", 8, several=True))]
     found = losses(*lost, (8, LogRepaired([[1, 5]])))
     assert found.signal(("no", "go"), several=False) == taken(2, "go", 7)
     assert found.signal(("no", "go"), several=True) == taken(3, "no", 8, several=True)

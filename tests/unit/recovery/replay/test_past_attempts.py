@@ -592,9 +592,9 @@ def test_an_equal_wait_of_this_attempt_is_not_taken_for_one_of_the_last() -> Non
 def test_what_is_lost_inside_an_attempt_may_have_been_about_any_call_of_it() -> None:
     found = replay(intent("outer"))
     found.match(intent("outer").identity)
-    inside = [(2, intent("pay", 1)), (3, returned(2)), (4, intent("ship", 1)), (5, failed(4))]
-    events = [(1, intent("outer")), *inside, (6, RecordsLost(7))]
-    found.end_attempt(1, [(lsn, lsn, event) for lsn, event in events])
+    calls: list[Event] = [intent("pay", 1), returned(2), intent("ship", 1), failed(4)]
+    events = [intent("outer"), *calls, RecordsLost(7)]
+    found.end_attempt(1, [(lsn, lsn, event) for lsn, event in enumerate(events, 1)])
     pay, ship = (found.match(intent(what, 1).identity) for what in ("pay", "ship"))
     assert pay is not None and ship is not None
     assert (pay.uncertain, ship.uncertain) == (False, True)

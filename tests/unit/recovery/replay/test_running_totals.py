@@ -22,7 +22,7 @@ from recovery.journal.links import RETRIED
 from recovery.replay.running_totals import KINDS, Accumulators
 
 EVENTS: list[Event] = [
-    RunStarted("run", "task", "uid", 1, code="code", fence=3),
+    RunStarted("run", "task", "uid", code="code", fence=3),
     StepStarted(1),
     CallIntended("1", "ask", "", b"d", 1, "retry"),
     CallReturned(3, "x", usage=[1, 2, 0.5]),
