@@ -393,6 +393,19 @@ def test_what_does_not_is_in_doubt_and_counts_no_more(caplog: pytest.LogCaptureF
     assert waited(caplog) == [f"10 s {began}", f"20 s {began}"]
 
 
+@KINDS
+def test_an_attempt_whose_calls_have_ended_waits_for_nothing(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recovery.calls.attempt_end.DRAIN_NAP_S", 1e6)
+
+    def body(run: Any) -> Generator[Any, Any, Any]:
+        return (yield send, "a"), (yield send, "b")
+
+    failing["b"] = 1
+    assert lived(kind, body, disk_store()) == ("a 1", "b 2")
+
+
 def test_damage_inside_an_attempt_that_failed_stops_the_run() -> None:
     """Its calls cannot be served to the next attempt."""
     store = disk_store()
