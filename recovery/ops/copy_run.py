@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 
-from eventlog import LogLockedError, LogReader
+from eventlog import LogError, LogLockedError, LogReader
 from eventlog.read.segment_files import read_segment
 from recovery.errors import RecoveryError
 from recovery.history.find_run import keys_of
@@ -19,10 +19,25 @@ from recovery.values.sealed import key_ids_in
 def copy_run(source: RunStore, target: RunStore, run_id: str) -> int:
     """Copy a run and its inbox, with all segments as they are; returns the number of bytes.
 
-    The run must not be live: it is held while it is copied. The copy is compared with the original.
-    A crash in between leaves no run in the target. ``source`` keeps its run. Raises RecoveryError
-    if ``source`` lacks the run or ``target`` has one of its id; LogLockedError for a live run.
+    The run must not be live. The copy is compared with the original. A crash in between leaves no
+    run in the target. ``source`` keeps its run. Raises RecoveryError if ``source`` lacks the run or
+    ``target`` has one of its id, or if the run was resumed meanwhile; LogLockedError for a live
+    run.
     """
+    return _size(_copied(source, target, run_id))
+
+
+def move_run(source: RunStore, target: RunStore, run_id: str) -> int:
+    """``copy_run``; then removes the run from ``source``, unless anything was added to it."""
+    logs = _copied(source, target, run_id)
+    try:
+        source.remove(run_id, logs[""].next_lsn - 1)
+    except LogError as exc:  # somebody has resumed it since it was compared
+        raise _differs(target, run_id) from exc
+    return _size(logs)
+
+
+def _copied(source: RunStore, target: RunStore, run_id: str) -> dict[str, LogBytes]:
     if not isinstance(target, AdoptsLogs):
         raise RecoveryError(f"{target.address or target!r} takes no copies of runs")
     found = source.read(run_id)
@@ -39,12 +54,28 @@ def copy_run(source: RunStore, target: RunStore, run_id: str) -> int:
     logs = dict(_logs(source, run_id))
     _copy_keys(source, target, run_id)
     target.adopt(run_id, logs)
-    if dict(_logs(target, run_id)) != logs:
-        raise RecoveryError(
-            f"the copy of run {run_id!r} in {target.address} differs from the original: the run "
-            "was resumed meanwhile, or what was read there is not what was written. Remove the "
-            f"copy, and copy again: recovery rm {run_id} --store {target.address}"
-        )
+    if dict(_logs(target, run_id)) != logs or _is_changed(source, run_id, logs):
+        raise _differs(target, run_id)
+    return logs
+
+
+def _is_changed(source: RunStore, run_id: str, logs: dict[str, LogBytes]) -> bool:
+    """Whether the run, or its inbox, is not what was copied any more."""
+    try:
+        return dict(_logs(source, run_id)) != logs
+    except LogLockedError:  # resumed: what it does now is not in the copy
+        return True
+
+
+def _differs(target: RunStore, run_id: str) -> RecoveryError:
+    return RecoveryError(
+        f"the copy of run {run_id!r} in {target.address} differs from the original: the run "
+        "was resumed meanwhile, or what was read there is not what was written. Remove the "
+        f"copy, and copy again: recovery rm {run_id} --store {target.address}"
+    )
+
+
+def _size(logs: dict[str, LogBytes]) -> int:
     return sum(len(data) for log in logs.values() for data in log.segments.values())
 
 

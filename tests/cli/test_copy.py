@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from eventlog import EventLog
 from recovery import CheckpointStore, RecoverableAgent, tool
 from recovery.cli.app import run
 from recovery.cli.exit_codes import FOUND, NO_INPUT, OK, USAGE
@@ -56,6 +57,28 @@ def test_all_runs_are_moved(stores: tuple[Path, Path]) -> None:
     before = segments(source)
     assert run(["copy", "--all", "--move", "--from", str(source), "--to", str(target)]) == OK
     assert segments(target) == before and not segments(source)
+
+
+@pytest.mark.parametrize("when", ["copied", "compared"])
+def test_a_run_that_goes_on_while_it_is_moved_stays(
+    stores: tuple[Path, Path], when: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = stores
+    kind = type(CheckpointStore(source).backend)
+    name = {"copied": "adopt", "compared": "remove"}[when]
+    method = getattr(kind, name)
+
+    def goes_on(self: Any, run_id: str, *more: Any) -> None:
+        with CheckpointStore(source).claim("a") as log:
+            log.append("note", {"paid": 7})
+            log.commit()
+        method(self, run_id, *more)
+
+    monkeypatch.setattr(kind, name, goes_on)
+    assert run(["copy", "a", "--move", "--from", str(source), "--to", str(target)]) == FOUND
+    assert "differs from the original: the run was resumed" in capsys.readouterr().err
+    with EventLog.read(source / "a") as log:
+        assert [*log.records()][-1].body == {"paid": 7}
 
 
 def test_what_is_refused(stores: tuple[Path, Path], capsys: Any) -> None:

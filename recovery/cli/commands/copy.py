@@ -13,7 +13,7 @@ from recovery.cli.terminal import complain, ends_politely, say, show_json
 from recovery.cli.working import working
 from recovery.errors import RecoveryError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
-from recovery.ops.copy_run import copy_run
+from recovery.ops.copy_run import copy_run, move_run
 from recovery.text import count, size
 
 MORE = """\b
@@ -76,9 +76,7 @@ def command(
         for run_id in run or source.run_ids():
             try:
                 with working(f"copying {run_id}"):
-                    done = copy_run(source, target, run_id)
-                    if move:
-                        source.remove(run_id)
+                    done = (move_run if move else copy_run)(source, target, run_id)
             except (LogError, RecoveryError, OSError) as exc:
                 failed += 1
                 complain(f"{run_id}: {exc}", FOUND)
