@@ -144,12 +144,21 @@ def _is_disk(function: Any, owner: Any) -> bool:
 
 def _begins(frame: FrameType) -> bool:
     """Whether this is the first step of a call: a coroutine is entered again at each await."""
-    last, code = frame.f_lasti, frame.f_code.co_code
-    return last < 0 or (opname[code[last]] == "RESUME" and code[last + 1] & 3 == 0)
+    name, resumed = _last(frame)
+    return frame.f_lasti < 0 or (name == "RESUME" and not resumed)
 
 
 def _suspends(frame: FrameType) -> bool:
-    return opname[frame.f_code.co_code[frame.f_lasti]] in ("YIELD_VALUE", "YIELD_FROM")
+    """Whether it is left by a yield, or an await: since Python 3.13 the last instruction is where
+    it will resume."""
+    name, resumed = _last(frame)
+    return name in ("YIELD_VALUE", "YIELD_FROM") or (name == "RESUME" and resumed)
+
+
+def _last(frame: FrameType) -> tuple[str, bool]:
+    """The name of the last instruction; of a RESUME, whether it is the one behind a yield."""
+    code, last = frame.f_code.co_code, frame.f_lasti
+    return opname[code[last]], code[last + 1] & 3 != 0
 
 
 def _args(frame: FrameType) -> dict[str, str]:
