@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -14,9 +15,9 @@ from typing import Any
 import pytest
 
 from recovery import CheckpointStore, ParkedError, RecoverableAgent, Retry, Run, SyncRun, tool
-from recovery.errors import StoppedError, UnrecordedResultError
+from recovery.errors import StoppedError, UnrecordedResultError, WaitingError
 from recovery.journal.events import MessagesChanged
-from recovery.testing.simulated.virtual_time import Clock
+from recovery.testing.simulated.virtual_time import Clock, Loop
 from tests.support.lives import disk_store, executed, recorded
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -405,3 +406,38 @@ def test_a_side_effect_that_makes_calls_gets_to_its_end(beside: bool) -> None:
     assert executed.items() >= sent.items()
     assert resumed(agent, store) == ["sent first", "sent second", "sent third"]
     assert executed == (sent | {"beside": 1} if beside else sent)
+
+
+@pytest.mark.parametrize("ends", ["stopped", "left behind", "by an error of its own"])
+def test_asyncio_reports_what_the_caller_does_not_know_already(ends: str, clock: Clock) -> None:
+    async def beside(run: Run) -> None:
+        if ends == "left behind":
+            await asyncio.sleep(50)
+            run.now()
+        try:
+            await run.wait_for("a")
+        except BaseException:
+            if ends == "by an error of its own":
+                raise ValueError("its own") from None
+            raise
+
+    async def agent(run: Run) -> None:
+        tasks.append(asyncio.create_task(beside(run)))
+        await run.wait_for("b")
+
+    async def lives() -> None:
+        of = RecoverableAgent(agent, CheckpointStore(), park_after_s=1)
+        with pytest.raises(WaitingError):
+            await of.run_with_recovery("task", "run")
+        await asyncio.sleep(100)
+
+    tasks: list[Any] = []
+    reported: list[str] = []
+    loop = Loop(clock)
+    loop.set_exception_handler(lambda _, context: reported.append(context["message"]))
+    loop.run_until_complete(lives())
+    assert tasks.pop().done()
+    gc.collect()
+    loop.close()
+    own = ends == "by an error of its own"
+    assert reported == ["Task exception was never retrieved"] * own
