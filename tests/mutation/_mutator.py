@@ -160,7 +160,7 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[ast.AST]:
             yield ast.Constant(value + 1)
         case ast.Return(value=ast.Constant(value=None | False | "")):
             pass  # the same to whoever asks whether it is so
-        case ast.Return(value=value) if value is not None:
+        case ast.Return(value=value) if value and not any(map(_is_super, ast.walk(value))):
             yield ast.Return(None)
         case ast.stmt() if isinstance(changed, _DELETED):
             if not any(map(_makes_the_function, ast.walk(changed))):
@@ -169,5 +169,8 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[ast.AST]:
 
 def _makes_the_function(part: ast.AST) -> bool:
     """Whether the function is of another kind without it: a generator, or one that has a class."""
-    is_super = isinstance(part, ast.Name) and part.id == "super"
-    return is_super or isinstance(part, ast.Yield | ast.YieldFrom)
+    return _is_super(part) or isinstance(part, ast.Yield | ast.YieldFrom)
+
+
+def _is_super(part: ast.AST) -> bool:
+    return isinstance(part, ast.Name) and part.id == "super"

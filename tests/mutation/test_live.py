@@ -36,6 +36,9 @@ class Some:
             return 7
         return inner
 
+    def __hash__(self):
+        return super().__hash__()
+
 
 kept = plain
 '''
@@ -76,6 +79,12 @@ def test_whoever_holds_a_function_has_the_changed_one(tmp_path: Path) -> None:
         assert sides() == before
 
 
+def test_each_change_can_be_made(tmp_path: Path) -> None:
+    _, path = imported(tmp_path)
+    for change in changes_of(tmp_path, "module.py"):
+        exchange(functions_of([path]), path, change.applied(SOURCE.encode()).decode())
+
+
 def test_each_change_names_a_statement_that_has_a_mark(tmp_path: Path) -> None:
     module, path = imported(tmp_path)
     marks = Marks(functions_of([path]))
@@ -92,6 +101,7 @@ def test_each_change_names_a_statement_that_has_a_mark(tmp_path: Path) -> None:
     module.plain(0)
     module.Some().value = 1
     module.like_a_class(module.Some)
+    hash(module.Some())
     known = plain | made | seen()
     changes = changes_of(tmp_path, "module.py")
     assert len(changes) > 8 and {(one.function, one.statement) for one in changes} <= known

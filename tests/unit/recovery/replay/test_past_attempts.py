@@ -426,7 +426,8 @@ def test_damage_inside_an_attempt_that_failed_stops_the_run() -> None:
 # -- children, and people
 
 
-def test_nobody_waits_for_what_a_failed_attempt_drew_and_the_next_one_does_not() -> None:
+@pytest.mark.parametrize("what", ["drew", "called"])
+def test_nobody_waits_for_what_a_failed_attempt_did_and_the_next_one_does_not(what: str) -> None:
     seen: list[str] = []
 
     async def agent(run: Run) -> None:
@@ -434,7 +435,10 @@ def test_nobody_waits_for_what_a_failed_attempt_drew_and_the_next_one_does_not()
         async def order() -> None:
             if not executed["tried"]:
                 executed["tried"] += 1
-                run.random()
+                if what == "drew":
+                    run.random()
+                else:
+                    await run.call(look, "the price")
                 raise OSError("not yet")
             await asyncio.sleep(30)
             seen.append("order")
