@@ -73,7 +73,7 @@ class Tracing:
         self.live: WeakValueDictionary[str, LiveSpans] = WeakValueDictionary()  # by uid
         self._mutex = threading.Lock()
         self._queue: Queue[tuple[LiveSpans, _Item | None]] = Queue(WAITING_MAX)
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread()  # is not alive until there is something to do
         atexit.register(self.flush)
 
     def of_run(self, history: History, store: RunStore) -> LiveSpans:
@@ -82,7 +82,7 @@ class Tracing:
 
     def put(self, run: LiveSpans, item: _Item | None) -> bool:
         """Have the thread take the next record of a run; False when too many wait for it."""
-        if self._thread is None or not self._thread.is_alive():  # as in a process that was forked
+        if not self._thread.is_alive():  # as in a process that was forked
             self._begin()
         try:
             self._queue.put_nowait((run, item))
@@ -92,7 +92,7 @@ class Tracing:
 
     def _begin(self) -> None:
         with self._mutex:
-            if self._thread is None or not self._thread.is_alive():
+            if not self._thread.is_alive():
                 self._queue = Queue(WAITING_MAX)
                 work = partial(self._work, self._queue)
                 self._thread = threading.Thread(target=work, name="recovery-spans", daemon=True)
@@ -108,7 +108,7 @@ class Tracing:
     def flush(self, timeout_s: float = FLUSH_S) -> bool:
         """Wait until the receiver has all spans that have ended; whether it has."""
         queue = self._queue
-        if self._thread is None or not self._thread.is_alive():
+        if not self._thread.is_alive():
             return True
         with queue.all_tasks_done:
             return queue.all_tasks_done.wait_for(lambda: not queue.unfinished_tasks, timeout_s)
