@@ -10,6 +10,7 @@ import math
 import os
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -86,15 +87,18 @@ class KeyFile:
         except FileNotFoundError:
             return b""
         try:
-            file = directory.open(_KEYS)
+            while True:
+                file = directory.open(_KEYS)
+                try:
+                    data = file.pread(file.size() if size is None else size, 0)
+                    if size is not None or file.identity() == directory.identity(_KEYS):
+                        return data
+                finally:  # else another process has replaced it, and writes over its bytes
+                    file.close()
         except FileNotFoundError:
             return b""
         finally:
             directory.close()
-        try:
-            return file.pread(file.size() if size is None else size, 0)
-        finally:
-            file.close()
 
     def change(self, change: Callable[[bytes], bytes]) -> None:
         """See ``KeyDocument.change``."""
@@ -156,15 +160,21 @@ class SubjectKeys:
         look_every_s: float = 0.0,
     ) -> None:
         self._document, self._encryption, self._random = document, encryption, random_bytes
-        self._every_s, self._looked = look_every_s, -math.inf
+        self._every_s = look_every_s
+        self._begin()
+        add_opener(self)
+        _of_process.add(self)
+
+    def _begin(self) -> None:
+        """Know nothing of the document; also in a forked child, whose parent's threads may have
+        held the mutex."""
         self._mutex = threading.RLock()
-        self._head = b""
+        self._looked, self._head = -math.inf, b""
         self._ids: dict[str, bytes] = {}  # by subject
         self._names: dict[bytes, str] = {}  # of subjects, by id
         self._secrets: dict[bytes, bytes] = {}
         self._gone: frozenset[bytes] = frozenset()
         self._ciphers: dict[KeyIds, XAES256GCM] = {}
-        add_opener(self)
 
     def subjects(self) -> list[str]:
         """The subjects that have a key, in their order."""
@@ -176,7 +186,7 @@ class SubjectKeys:
         checked_subject(subject)
         with self._mutex:
             self._look()
-            if subject not in self._ids:
+            while subject not in self._ids:  # another process may forget it at once
                 _cipher(bytes(SECRET_SIZE))  # raises ImportError where the extra is missing
                 self._change(lambda now: self._with(now, subject))
             return self._ids[subject]
@@ -377,6 +387,18 @@ class SubjectKeys:
         if found is None:
             raise SubjectKeysError("was changed", "Put it back from a backup")
         return found
+
+
+_of_process: weakref.WeakSet[SubjectKeys] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for keys in list(_of_process):
+        keys._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _unknown() -> list[bytes]:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from eventlog import EventLog, LogLockedError, Packed, RefusedValueError
 from eventlog.encryption import Encryption
+from eventlog.files.posix import OSFile, OSFiles
 from eventlog.testing import Crash, SimulatedDisk
 from recovery import (
     CheckpointStore,
@@ -572,6 +573,78 @@ def keys_in(document: bytes, who: str = WHO) -> bytes:
     """The secret of a subject in a document that is not encrypted."""
     at = document.index(who.encode()) + len(who)
     return document[at + 2 + 16 + 2 :][:32]
+
+
+def test_keys_that_another_process_replaces_while_they_are_read_are_no_damage(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The bytes that it replaces are written over."""
+    ours, other = (SubjectKeys(KeyFile(str(tmp_path), OSFiles())) for _ in range(2))
+    other.id_of("bob")
+    other.id_of(WHO)
+    size, due = OSFile.size, [other.forget]
+
+    def size_before(file: OSFile) -> int:
+        found = size(file)
+        if due:
+            due.pop()(WHO)
+        return found
+
+    monkeypatch.setattr(OSFile, "size", size_before)
+    assert ours.subjects() == ["bob"]
+
+
+FORKED = """
+import os, signal, sys, threading
+from eventlog.files.posix import OSFiles
+from recovery.stores.subject_keys import KeyFile, SubjectKeys
+
+looks, go_on = threading.Event(), threading.Event()
+
+class Slow(KeyFile):
+    def head(self, size):
+        if threading.current_thread() is thread:
+            looks.set()
+            go_on.wait(60)
+        return super().head(size)
+
+keys = SubjectKeys(Slow(sys.argv[1], OSFiles()))
+thread = threading.Thread(target=keys.subjects)
+thread.start()
+looks.wait(60)
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    keys.id_of("bob")
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+go_on.set()
+"""
+
+
+def test_a_child_made_by_fork_waits_for_no_thread_of_its_parent(tmp_path: Path) -> None:
+    made = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED, tmp_path],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout == "0\n"
+
+
+def test_a_subject_that_is_forgotten_while_its_key_is_made_gets_another_one() -> None:
+    disk = SimulatedDisk()
+    other, made = SubjectKeys(KeyFile("store", disk)), list[bytes]()
+
+    class Document(KeyFile):
+        def change(self, change: Callable[[bytes], bytes]) -> None:
+            super().change(change)
+            if not made:
+                made.extend(other.ids_of(WHO))
+                other.forget(WHO)
+
+    keys = SubjectKeys(Document("store", disk))
+    assert keys.id_of(WHO) == other.known_id(WHO) != made[0]
 
 
 @pytest.mark.parametrize("power", [False, True])
