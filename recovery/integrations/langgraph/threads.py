@@ -62,15 +62,16 @@ class Threads:
             if thread.thread_id is None:
                 thread.thread_id = thread_id
             self._open.move_to_end(name)
-            users[0] += 1
-            surplus = self._surplus()
             if self._sweeper is None:
-                self._sweeper = threading.Thread(
+                sweeper = threading.Thread(
                     target=_sweep, args=(weakref.ref(self),), name="EventLogSaver", daemon=True
                 )
-                self._sweeper.start()
-        _close(surplus)
+                sweeper.start()  # raises where no more can be started
+                self._sweeper = sweeper
+            users[0] += 1
+            surplus = self._surplus()
         try:
+            _close(surplus)
             yield thread
         finally:
             with self._lock:

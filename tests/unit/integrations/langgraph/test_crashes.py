@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
+from unittest.mock import Mock
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -28,6 +29,7 @@ from recovery.integrations.langgraph import (
     abegin_or_resume,
     begin_or_resume,
     thread,
+    threads,
 )
 from recovery.integrations.langgraph.thread import log_name
 from recovery.stores.log_store import LogStore
@@ -419,13 +421,20 @@ def test_files_that_are_open_are_few(tmp_path: Path) -> None:
     assert descriptors() == before
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
 def test_a_thread_that_is_not_written_is_let_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool
 ) -> None:
+    """Also if at first no thread of the process could be started that does it."""
     monkeypatch.setattr(thread, "LOCK_WAIT_S", 60.0)
     with (
         EventLogSaver(tmp_path, release_after_s=0.05) as saver,
         EventLogSaver(tmp_path) as second,
     ):
+        if is_refused:
+            made = Mock(start=Mock(side_effect=RuntimeError("can't start new thread")))
+            with pytest.MonkeyPatch.context() as patched, pytest.raises(RuntimeError, match="new"):
+                patched.setattr(threads, "threading", Mock(Thread=Mock(return_value=made)))
+                put(saver, {"x": 1})
         put(saver, {"x": 1})
         put(second, {"x": 2}, second.get_tuple(CONFIG).config)  # type: ignore[union-attr]
