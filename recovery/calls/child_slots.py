@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 
 
 class ChildSlots:
@@ -41,8 +42,10 @@ class ChildSlots:
         """Cancel the request, if its slot was not acquired."""
         with self._mutex:
             if not place.done():
-                self._waiting.remove(place)
-                place.set_result(False)
+                # A signal handler may have done so just now, or does so in between.
+                with suppress(ValueError):
+                    self._waiting.remove(place)
+                _end(place, False)
 
     def leave(self, place: Future[bool]) -> None:
         """Release the slot, if it was acquired."""
@@ -50,7 +53,16 @@ class ChildSlots:
             self.withdraw(place)
             if not place.result():
                 return
-            if self._waiting:
-                self._waiting.popleft().set_result(True)
-            else:
-                self._free += 1
+            while self._waiting:
+                if _end(self._waiting.popleft(), True):
+                    return
+            self._free += 1
+
+
+def _end(place: Future[bool], is_acquired: bool) -> bool:
+    """Whether it has ended so: not if a signal handler has withdrawn it."""
+    try:
+        place.set_result(is_acquired)
+    except InvalidStateError:
+        return False
+    return True

@@ -81,12 +81,13 @@ class Tracing:
         return LiveSpans(self, history, store)
 
     def put(self, run: LiveSpans, item: _Item | None) -> bool:
-        """Have the thread take the next record of a run; False when too many wait for it."""
-        if not self._thread.is_alive():  # as in a process that was forked
-            self._begin()
+        """Have the thread take the next record of a run; False when too many wait for it, or it
+        cannot be started."""
         try:
+            if not self._thread.is_alive():  # as in a forked process
+                self._begin()
             self._queue.put_nowait((run, item))
-        except Full:
+        except (Full, RuntimeError):
             return False
         return True
 
@@ -150,7 +151,10 @@ class LiveSpans:
     def _put(self, item: _Item | None) -> None:
         if not self._is_off and self.trace and not self._tracing.put(self, item):
             self._is_off = True
-            self._log(f"{WAITING_MAX:,} records wait for their spans, so it has no more of them")
+            self._log(
+                f"{WAITING_MAX:,} records wait for their spans, or no thread can be started that "
+                "makes them, so it has no more of them"
+            )
 
     def enter(self, scope: Scope) -> Callable[[], None] | None:
         """The present code comes into this scope; what is to be called when it leaves it."""

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -186,8 +186,10 @@ class Pruning:
             self._due = False
             return
         if self._work is None or self._work.done():
-            self._due = False
-            self._work = _cutters.submit(partial(self._cut, mutex))
+            # Where no more threads can be started, it is tried again after the next checkpoint.
+            with suppress(RuntimeError):
+                self._work = _cutters.submit(partial(self._cut, mutex))
+                self._due = False
 
     def close(self) -> None:
         """Stop removing records; waits for a removal that is in progress."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -28,6 +28,7 @@ from recovery import (
     tool,
 )
 from recovery.agent.undo_run import undo
+from recovery.calls import child_slots
 from recovery.calls.child_slots import ChildSlots
 from recovery.control.cancel import cancel
 from recovery.control.relatives import children, is_child, parent
@@ -1151,3 +1152,28 @@ def test_a_child_that_was_undone_from_outside_is_a_failed_child() -> None:
     (child,) = children(store, "run")
     undo(store, child.run_id, tools=[send], who="me")
     assert run(agent, store)["result"] == "recovery.RunUndoneError"
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_signal_handler_may_withdraw_a_request_that_is_just_being_ended(
+    monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    class Place(Future[bool]):
+        def set_result(self, result: bool) -> None:
+            if self in due:
+                due.clear()
+                places.withdraw(self)
+            super().set_result(result)
+
+    due: list[Future[bool]] = []
+    monkeypatch.setattr(child_slots, "Future", Place)
+    places = ChildSlots(1)
+    first, second, third = places.ask(), places.ask(), places.ask()
+    due.append(second)
+    if leaves:
+        places.leave(first)
+        assert third.result(0)
+    else:
+        places.withdraw(second)
+        assert not third.done()
+    assert not due and not second.result(0)

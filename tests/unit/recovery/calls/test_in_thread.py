@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from recovery import CheckpointStore, Run, tool
+from recovery import CheckpointStore, Run, tool, tracing
 from recovery.agent import shared_commits
 from recovery.agent.shared_commits import GroupCommit, off_loop
 from recovery.calls.in_thread import OneCall, in_thread
@@ -92,6 +93,19 @@ def test_what_another_thread_has_begun_all_the_same_is_waited_for() -> None:
     call()
     call()
     assert call.result() == 0
+
+
+def test_a_run_goes_on_without_its_spans(caplog: pytest.LogCaptureFixture) -> None:
+    async def agent(run: Run) -> int:
+        return 5
+
+    source = tracing.start(Mock())
+    try:
+        with no_more_threads():
+            assert run(agent, CheckpointStore())["result"] == 5
+    finally:
+        source.stop()
+    assert "no thread can be started" in caplog.text
 
 
 def test_runs_commit_and_open_their_logs_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:

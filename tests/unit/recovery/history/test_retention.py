@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import make_dataclass
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -51,7 +52,7 @@ from recovery.reports import RunEvent
 from recovery.stores.log_store import LogStore
 from recovery.values.backrefs import is_chunk
 from tests.model.harm import frames
-from tests.support.lives import RUN, executed, run_sync, send
+from tests.support.lives import RUN, AtOnce, executed, run_sync, send
 
 SEGMENT = 4000
 BEGINNING = "the beginning " * 10
@@ -240,6 +241,22 @@ def pruned(steps: int = 200, agent: Any = None, kept: Kept = "prune_old") -> Che
         run_sync(agent or windowed(steps), store)
     assert isinstance(store.backend, Small) and store.backend.oldest() > 1
     return store
+
+
+@pytest.mark.usefixtures("fresh")
+def test_records_are_removed_later_if_no_thread_could_be_started_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit, refused = AtOnce().submit, [RuntimeError("can't start new thread")] * 2
+
+    def submitted(work: Callable[[], None]) -> Any:
+        if refused:
+            raise refused.pop()
+        return submit(work)
+
+    monkeypatch.setattr(recovery.history.retention, "_cutters", Mock(submit=submitted))
+    store = pruned()
+    assert not refused and status(store, RUN).recoveries == 0
 
 
 @pytest.mark.usefixtures("at_once", "fresh")
