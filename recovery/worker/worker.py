@@ -195,6 +195,8 @@ class Worker:
                     await asyncio.wait_for(self._changed.wait(), self._pause_s())
         finally:
             over.set()
+            if self._running:  # cancelled, as by Ctrl-C: the runs do not know that yet
+                self.stop()
             pid, running = os.getpid(), count(len(self._running), "run")
             _logger.info("worker %d stops: %s to its next safe point", pid, running)
             await self._drain()

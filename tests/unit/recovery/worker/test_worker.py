@@ -343,6 +343,25 @@ def test_a_run_is_not_begun_by_a_worker_that_was_stopped_just_before(
     assert worker.stats.ended == {}
 
 
+def test_a_worker_that_is_cancelled_stops_its_runs(store: CheckpointStore) -> None:
+    async def endless(run: Run) -> None:
+        async for step in run.steps():
+            await run.call(pay, step)
+            begun.set()
+
+    async def main() -> None:
+        working = asyncio.ensure_future(worker.run())
+        await begun.wait()
+        working.cancel()
+        await asyncio.wait([working])
+        assert working.cancelled()
+
+    store.submit("endless", None, "run")
+    begun, worker = asyncio.Event(), Worker(endless, store, grace_s=60)
+    asyncio.run(main())
+    assert worker.stats.ended == {("endless", "stopped"): 1}
+
+
 def test_a_worker_that_was_idle_can_run_again(store: CheckpointStore) -> None:
     worker = Worker(shop, store)
     for number in range(2):
