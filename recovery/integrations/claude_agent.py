@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -55,6 +56,8 @@ class _BuiltIn:
 
 
 _present: ContextVar[_BuiltIn] = ContextVar("recovery_claude_built_in")
+_use_id: ContextVar[str] = ContextVar("recovery_claude_use", default="")  # of an own tool
+USE_ID = "claudecode/toolUseId"  # in the `_meta` of a request
 
 
 class RecordedTools:
@@ -92,7 +95,10 @@ class RecordedTools:
         server, as the SDK takes it ("1.0.0").
         """
         made = [replace(one, handler=self._handler(name, one)) for one in tools]
-        return create_sdk_mcp_server(name, version, made)
+        config = create_sdk_mcp_server(name, version, made)
+        with suppress(AttributeError):  # of mcp 1, which has no middleware
+            config["instance"].middleware.append(_with_use_id)
+        return config
 
     def options(self, options: ClaudeAgentOptions) -> ClaudeAgentOptions:
         """``options`` with hooks that record; those that are there stay, after these."""
@@ -191,20 +197,28 @@ class RecordedTools:
 
     async def _not_executed(self, block: ToolResultBlock) -> None:
         """The CLI has a result, and called no hook: it did not execute the tool."""
+        self._forget_use(block.tool_use_id)
         error = RuntimeError(f"not executed: {_text(block.content)}")
         await self._ended(block.tool_use_id, None, error)
 
     # -- own tools
+
+    def _forget_use(self, call_id: str) -> None:
+        for key, ids in list(self._ids.items()):
+            if call_id in ids:
+                ids.remove(call_id)
+                if not ids:
+                    del self._ids[key]
 
     def _handler(self, server: str, made: SdkMcpTool[Any]) -> Callable[[Any], Any]:
         name = f"mcp__{server}__{made.name}"
         self._own.add(name)
 
         async def handler(args: Any) -> dict[str, Any]:
-            ids = self._ids.get((name, _text(args)))
-            call_id = ids.popleft() if ids else ""
-            if ids is not None and not ids:
-                del self._ids[name, _text(args)]
+            # A CLI that does not tell the id tells the order. It is not enough: a use that was
+            # denied is among them until `watch` sees its result.
+            call_id = _use_id.get() or next(iter(self._ids.get((name, _text(args)), ())), "")
+            self._forget_use(call_id)
             try:
                 result: Any = await self._journal.call(made.handler, args, call_id=call_id)
             except (Exception, asyncio.CancelledError, KeyboardInterrupt, SystemExit):
@@ -230,6 +244,16 @@ class RecordedTools:
         except Exception as exc:
             return f"The journal of calls has stopped: {exc}"
         return ""
+
+
+async def _with_use_id(context: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Middleware of an MCP server: the id of the use that a request is."""
+    found = ((context.params or {}).get("_meta") or {}).get(USE_ID)
+    token = _use_id.set(found if isinstance(found, str) else "")
+    try:
+        return await call_next(context)
+    finally:
+        _use_id.reset(token)
 
 
 def known_results(session_id: str, directory: str | None = None) -> list[str]:

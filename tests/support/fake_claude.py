@@ -18,11 +18,12 @@ import anyio
 from claude_agent_sdk import Transport
 
 Use = tuple[str, dict[str, Any]]
+DENIED = "the user does not permit it"
 
 
 class FakeClaude(Transport):
-    """``script``: turns, each a list of tool uses, made in parallel. ``denies``: built-in tools
-    that the user does not permit. ``effects``: the file where built-in tools leave a line."""
+    """``script``: turns, each a list of tool uses, made in parallel. ``denies``: tools that the
+    user does not permit, each once. ``tells_ids``: whether requests say of which use they are."""
 
     def __init__(
         self,
@@ -32,9 +33,11 @@ class FakeClaude(Transport):
         denies: tuple[str, ...] = (),
         fails: tuple[str, ...] = (),
         old: bool = False,
+        tells_ids: bool = True,
     ) -> None:
         self._place, self._script, self._old = place, script, old
-        self._denies, self._fails = denies, fails
+        self._tells_ids = tells_ids
+        self._denies, self._fails = [*denies], fails
         self._hooks: dict[str, list[str]] = {}
         self._send, self._receive = anyio.create_memory_object_stream[dict[str, Any]](1000)
         self._answers: dict[str, tuple[anyio.Event, list[Any]]] = {}
@@ -123,17 +126,18 @@ class FakeClaude(Transport):
             self._ends |= answer["response"].get("continue", True) is False
         return answers
 
-    async def _mcp(self, name: str, args: dict[str, Any]) -> tuple[str, bool]:
+    async def _mcp(self, name: str, args: dict[str, Any], use_id: str) -> tuple[str, bool]:
         _, server, tool = name.split("__")
         start = {
             "protocolVersion": "2025-06-18",
             "capabilities": {},
             "clientInfo": {"name": "fake", "version": "1"},
         }
+        meta = {"claudecode/toolUseId": use_id} if self._tells_ids else {}
         for method, params in (
             ("initialize", start),
             ("notifications/initialized", {}),
-            ("tools/call", {"name": tool, "arguments": args}),
+            ("tools/call", {"name": tool, "arguments": args, "_meta": meta}),
         ):
             message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
             if not method.startswith("notifications"):
@@ -150,7 +154,11 @@ class FakeClaude(Transport):
 
     async def _work(self) -> None:
         for turn in self._script:
-            done = {(one["name"], json.dumps(one["input"])) for one in transcript(self._place)}
+            done = {
+                (one["name"], json.dumps(one["input"]))
+                for one in transcript(self._place)
+                if one["text"] != DENIED
+            }
             open_ = [use for use in turn if (use[0], json.dumps(use[1])) not in done]
             ids = [f"toolu_{uuid.uuid4().hex}" for _ in open_]
             await self._send.send(
@@ -191,10 +199,11 @@ class FakeClaude(Transport):
         if denied:
             text, is_error = denied[0].get("permissionDecisionReason", "blocked"), True
         elif name in self._denies:
-            text, is_error = "the user does not permit it", True
+            self._denies.remove(name)
+            text, is_error = DENIED, True
         else:
             if name.startswith("mcp__"):
-                text, is_error = await self._mcp(name, args)
+                text, is_error = await self._mcp(name, args, use_id)
             else:
                 text, is_error = self._built_in(name, args), name in self._fails
             if is_error and not name.startswith("mcp__"):

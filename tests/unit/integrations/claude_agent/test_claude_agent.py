@@ -142,6 +142,19 @@ def test_what_the_user_does_not_permit_is_in_no_doubt(tmp_path: Path) -> None:
     assert CheckpointStore(tmp_path / RUNS).run(RUN).status().in_doubt == ()
 
 
+@pytest.mark.parametrize("tells_ids", [True, False])
+def test_an_own_tool_that_was_denied_gives_its_id_to_no_other_call(
+    tells_ids: bool, tmp_path: Path
+) -> None:
+    outside.moved_to(tmp_path)
+    script: list[list[Use]] = [[("mcp__mail__send", {"to": "ada"})]] * 2
+    asyncio.run(talk(tmp_path, script, denies=("mcp__mail__send",), tells_ids=tells_ids))
+    denied, _ = transcript(tmp_path)
+    (tmp_path / "transcript").write_text(json.dumps(denied) + "\n")  # the CLI died before it knew
+    asyncio.run(talk(tmp_path, script))
+    assert made(tmp_path) == {"mail to ada": 1}
+
+
 def test_no_tool_is_executed_whose_intent_cannot_be_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
