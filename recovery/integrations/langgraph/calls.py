@@ -10,7 +10,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
-from recovery import Usage, current_run
+from recovery import ApprovalDeniedError, Usage, current_run
 from recovery.integrations.framework_calls import (
     MODEL,
     all_arguments,
@@ -83,7 +83,11 @@ class RecordedCalls(Middleware):
                 return _interrupted(exc)
 
         asked = request.tool_call
-        return _answer(self._calling(call, asked)(**asked["args"]), asked)
+        try:
+            found = self._calling(call, asked)(**asked["args"])
+        except ApprovalDeniedError as exc:
+            found = exc
+        return _answer(found, asked)
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """The same in async agents."""
@@ -97,7 +101,11 @@ class RecordedCalls(Middleware):
                 return _interrupted(exc)
 
         asked = request.tool_call
-        return _answer(await self._calling(call, asked)(**asked["args"]), asked)
+        try:
+            found = await self._calling(call, asked)(**asked["args"])
+        except ApprovalDeniedError as exc:
+            found = exc
+        return _answer(found, asked)
 
     def _asking(self, ask: Callable[..., Any]) -> Callable[..., Any]:
         return as_call(ask, MODEL, self._model)

@@ -15,7 +15,7 @@ from langchain_core.messages import (
 )
 from langgraph.types import Command, Send
 
-from recovery import OutcomeUnknown, register
+from recovery import ApprovalDeniedError, OutcomeUnknown, register
 
 try:  # of LangChain, which graphs of their own need not have
     from langchain.agents.middleware import AgentMiddleware as Middleware
@@ -31,12 +31,12 @@ __all__ = ["Middleware", "ModelResponse", "as_answer"]
 
 
 def as_answer(found: Any, asked: Any) -> Any:
-    """What a ToolNode takes, of what a person or a policy says about a call in doubt."""
+    """What a ToolNode takes, of what a person or a policy says about a call in doubt, or denied."""
     if isinstance(found, ToolMessage | Command | list):
         return found
-    is_text = isinstance(found, str | OutcomeUnknown)
-    content = str(found) if is_text else json.dumps(found, default=str)
-    status = "error" if isinstance(found, OutcomeUnknown) else "success"
+    is_error = isinstance(found, OutcomeUnknown | ApprovalDeniedError)
+    content = str(found) if is_error or isinstance(found, str) else json.dumps(found, default=str)
+    status = "error" if is_error else "success"
     return ToolMessage(content, name=asked["name"], tool_call_id=asked["id"], status=status)
 
 

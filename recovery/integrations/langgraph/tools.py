@@ -28,7 +28,7 @@ from langgraph.func import task as langgraph_task
 from langgraph.runtime import get_runtime
 
 from eventlog import RefusedValueError
-from recovery import CheckpointStore, RecoveryError
+from recovery import ApprovalDeniedError, CheckpointStore, RecoveryError
 from recovery.call_journal import CallJournal
 from recovery.integrations.framework_calls import as_call, refuse_redact
 from recovery.integrations.langgraph.calls import RecordedCalls
@@ -97,7 +97,10 @@ class RecordedTools(Middleware):
         asked = request.tool_call
         journal = self._thread(request.runtime.config["configurable"].get("thread_id")).journal
         call = self._call(asked["name"], asked["id"])
-        found = call.make_sync(journal, lambda arguments: handler(request), asked["args"])
+        try:
+            found = call.make_sync(journal, lambda arguments: handler(request), asked["args"])
+        except ApprovalDeniedError as exc:
+            found = exc
         return as_answer(found, asked)
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -105,7 +108,10 @@ class RecordedTools(Middleware):
         asked = request.tool_call
         journal = self._thread(request.runtime.config["configurable"].get("thread_id")).journal
         call = self._call(asked["name"], asked["id"])
-        found = await call.make(journal, lambda arguments: handler(request), asked["args"])
+        try:
+            found = await call.make(journal, lambda arguments: handler(request), asked["args"])
+        except ApprovalDeniedError as exc:
+            found = exc
         return as_answer(found, asked)
 
     def task(self, function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -257,7 +263,8 @@ class RecordedThread:
 
 class _Call:
     """A call of a graph's tool. An interrupt is no outcome of it, and neither is a failure of an
-    earlier process: the graph stopped with it, and makes the call again when it resumes."""
+    earlier process: the graph stopped with it, and makes the call again when it resumes. A denial
+    is an outcome: nobody is asked again."""
 
     def __init__(self, name: str, options: Mapping[str, Any], call_id: str) -> None:
         self._name, self._options, self._call_id = name, options, call_id
@@ -314,7 +321,7 @@ class _Call:
 
     def _check(self, exc: Exception) -> None:
         """Raise what the call raised now; return to have it made again."""
-        if self._is_new or isinstance(exc, RefusedValueError | RecoveryError):
+        if self._is_new or isinstance(exc, RefusedValueError | RecoveryError | ApprovalDeniedError):
             raise exc
 
     def _is_interrupted(self, found: Any) -> bool:

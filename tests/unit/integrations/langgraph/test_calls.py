@@ -191,6 +191,26 @@ def test_a_doubt_that_a_person_settles_reaches_the_model_as_a_message(tmp_path: 
     assert used == 9
 
 
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
+def test_a_denial_is_told_to_the_model(plain: bool, tmp_path: Path) -> None:
+    model = Model(said=[wants("dies", why="power"), AIMessage("done")], asked=[])
+    policy: Any = {"dies": {"needs_approval": True, "approval_timeout_s": 0.001}}
+    graph = create_agent(model, [dies], middleware=[RecordedCalls(policy)])
+    given: Any = {"messages": [HumanMessage("go")]}
+    if plain:
+        agent: RecoverableAgent[Any] = RecoverableAgent(
+            lambda run: graph.invoke(given)["messages"][-1].content,
+            CheckpointStore(tmp_path),
+            check_locals=False,
+        )
+        assert agent.run_with_recovery_sync("", RUN)["result"] == "done"
+    else:
+        assert lived(graph, tmp_path)[0]["messages"][-1].content == "done"
+    answer = model.asked[1][-1]
+    assert isinstance(answer, ToolMessage) and answer.status == "error"
+    assert str(answer.content).startswith("dies was denied: no decision came in time")
+
+
 def test_a_structured_response_is_served(tmp_path: Path) -> None:
     model = Model(said=[wants("Answer", number=7)], asked=[])
     graph = create_agent(model, middleware=[RecordedCalls()], response_format=ToolStrategy(Answer))

@@ -343,6 +343,41 @@ def test_a_failure_that_stopped_the_graph_is_made_again_when_it_goes_on(tmp_path
     assert effects == {"flaky": 3}
 
 
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
+def test_a_denial_is_told_to_the_model_and_nobody_is_asked_again(
+    plain: bool, tmp_path: Path
+) -> None:
+    outside.moved_to(tmp_path)
+
+    def asks(call: Any) -> bool:
+        effects["asked"] += 1
+        return effects["asked"] < 3  # else it would ask for ever
+
+    policy: Any = {"send": {"needs_approval": asks, "approval_timeout_s": 0.001}}
+    recorded = RecordedTools(tmp_path, policy)
+    node = ToolNode(
+        [send],
+        wrap_tool_call=recorded.wrap_tool_call,
+        awrap_tool_call=recorded.awrap_tool_call,
+    )
+    builder = StateGraph(Chat)
+    builder.add_node("tools", node)
+    builder.add_edge(START, "tools")
+    graph = builder.compile()
+    call = {"name": "send", "args": {"to": "a"}, "id": "1"}
+    given: Any = {"messages": [AIMessage("", tool_calls=[call])]}
+    for _ in range(2):  # the second process is served the denial
+        with pytest.raises(KeyError), recorded.thread(graph, "t") as config:
+            state = (
+                graph.invoke(given, config) if plain else asyncio.run(graph.ainvoke(given, config))
+            )
+            answer = state["messages"][-1]
+            assert (answer.status, answer.tool_call_id) == ("error", "1")
+            assert answer.content.startswith("send was denied: no decision came in time")
+            raise KeyError
+    assert effects == {"asked": 1}
+
+
 def test_a_call_in_doubt_stops_the_thread_whatever_handles_errors(tmp_path: Path) -> None:
     class Died(BaseException):
         pass
