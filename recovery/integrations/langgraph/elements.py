@@ -101,6 +101,11 @@ class Element:
             self.structure = None
         return self
 
+    def hold_as(self, other: Element) -> None:
+        """Hold what another one holds."""
+        self.value, self.kind = other.value, other.kind
+        self.structure, self.extra = other.structure, other.extra
+
     def is_unchanged(self, value: Any) -> bool:
         """Whether ``value`` is the object, as it was. False is no proof that it is not."""
         structure = self.structure
@@ -110,8 +115,8 @@ class Element:
             return _are_equal(structure[0], value)
         return _are_equal(_fields(value), structure) and _are_equal(_extra(value), self.extra)
 
-    def got_id(self, value: Any) -> str:
-        """The id that a message has got since, when nothing else of it has changed; else ""."""
+    def with_id(self, value: Any) -> Element | None:
+        """The message with the id that it has got since, when nothing else of it has changed."""
         structure, address = self.structure, self.address
         if (
             value is not self.value
@@ -119,11 +124,15 @@ class Element:
             or structure.get("id") is not None
             or address is None
             or address.id
-            or type(value.id) is not str
-            or not _are_equal(_extra(value), self.extra)
         ):
-            return ""
-        return value.id if _are_equal(_fields(value), {**structure, "id": value.id}) else ""
+            return None
+        made = Element(None).hold(value)
+        if type(made.structure) is not dict or type(new_id := made.structure.get("id")) is not str:
+            return None
+        if not _are_equal([made.structure, made.extra], [{**structure, "id": new_id}, self.extra]):
+            return None
+        made.address = address._replace(id=new_id)
+        return made
 
 
 class Elements:
@@ -199,12 +208,7 @@ class Recorded:
         element = self._by_object.get(id(value))
         if element is None:
             return None
-        if element.is_unchanged(value):
-            return element
-        if new_id := element.got_id(value):
-            assert element.address is not None
-            return Element(element.address._replace(id=new_id)).hold(value)
-        return None
+        return element if element.is_unchanged(value) else element.with_id(value)
 
     def equal(self, digest: bytes) -> Element | None:
         """The element of these bytes."""

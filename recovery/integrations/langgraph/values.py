@@ -213,7 +213,7 @@ class Encoder:
         kept, known = base.unchanged(values, 0), True
         before = [] if kept == end else base.elements()
         while kept < end and self._has_bytes(values[kept], before[kept]):
-            known = before[kept].hold(values[kept]).structure is None and known
+            known = before[kept].structure is None and known
             kept = base.unchanged(values, kept + 1)
         if not known:
             base.know()
@@ -226,8 +226,18 @@ class Encoder:
             others = Recorded(base.elements(kept))
         return [self._element(value, None, others) for value in values[kept:]]
 
+    # Invariant: an object is looked at before its bytes are made. The graph may change it
+    # meanwhile, in another thread; it is then not what its element has held.
+
     def _has_bytes(self, value: Any, element: Element) -> bool:
-        return bool(element.digest) and digest_of(self._codec.plain(value)) == element.digest
+        """Whether these are the element's bytes; it then holds the value."""
+        if not element.digest:
+            return False
+        seen = Element(None).hold(value)
+        if digest_of(self._codec.plain(value)) != element.digest:
+            return False
+        element.hold_as(seen)
+        return True
 
     def _element(
         self, value: Any, before: Element | None, others: Recorded | None = None
@@ -238,15 +248,15 @@ class Encoder:
         for recorded in known:
             if found := recorded.same(value):
                 return found
+        made = Element(None).hold(value)
         typed = self._codec.plain(value)
-        digest = digest_of(typed)
+        made.digest = digest = digest_of(typed)
         if before is not None and before.digest == digest:
             return before
         if len(typed[1]) > SMALL or others is not None:
             for recorded in known:
                 if found := recorded.equal(digest):
                     return found
-        made = Element(None, digest).hold(value)
         made.stored = self._codec.sealed(typed)
         return made
 

@@ -347,6 +347,45 @@ def renamed(items: list[Any]) -> None:
     args["query"] = args.pop("q")
 
 
+class ChangesMeanwhile(JsonPlusSerializer):
+    """The graph changes a message when its bytes are just made, in another thread."""
+
+    change: Callable[[], None] | None = None
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        made = super().dumps_typed(obj)
+        change = self.change
+        if change is not None and isinstance(obj, HumanMessage):
+            self.change = None
+            change()
+        return made
+
+
+def test_a_message_that_changes_while_it_is_recorded_is_seen(tmp_path: Path) -> None:
+    serde = ChangesMeanwhile(allowed_msgpack_modules=None)
+    with EventLogSaver(tmp_path, serde=serde) as saver:
+        first, message = put(saver, {}), HumanMessage("hi")
+        serde.change = lambda: setattr(message, "id", "m1")
+        saver.put_writes(first, [("messages", [message])], "task")
+        put(saver, {"messages": [message]}, first)
+        saver.close()
+        (message,) = values(saver)["messages"]
+        assert (message.content, message.id) == ("hi", "m1")
+
+
+def test_a_message_that_changes_while_it_is_compared_is_seen(tmp_path: Path) -> None:
+    serde = ChangesMeanwhile(allowed_msgpack_modules=None)
+    with EventLogSaver(tmp_path, serde=serde) as saver:
+        first = put(saver, {"messages": [HumanMessage("hi", id="m1")]})
+        saver.close()
+        (message,) = values(saver)["messages"]
+        serde.change = lambda: setattr(message, "content", "hello")
+        second = put(saver, {"messages": [message]}, first)
+        put(saver, {"messages": [message]}, second)
+        assert values(saver, second)["messages"][0].content == "hi"
+        assert values(saver)["messages"][0].content == "hello"
+
+
 @pytest.mark.parametrize(
     "change",
     [
