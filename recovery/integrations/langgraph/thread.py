@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import msgpack
@@ -31,7 +32,7 @@ from recovery.stores import RunStore
 
 LOCK_WAIT_S, LOCK_PAUSE_S = 3.0, 0.01
 STATES_MAX = 8  # checkpoints of a thread whose values are remembered as objects
-SERVED_MAX = 64
+SERVED_MAX, SERVED_KEPT = 64, 8  # of an open thread, and of one that is closed
 ROLL_SIZE = 1 << 20  # bytes: an opening reads the last segment
 LOOKS_MAX = 3
 
@@ -53,23 +54,40 @@ def log_name(thread_id: str) -> str:
 PREFIX = "thread."
 
 
+@dataclass(eq=False, slots=True)
+class Seen:
+    """What this process knows of a thread, also while that is closed: its node may work for hours.
+
+    ``lsn``: up to which it knows the log. ``served``: that LSN, when a checkpoint was given out.
+    ``foreign``: the newest checkpoint of another process, by namespace.
+    """
+
+    lsn: int = 0
+    served: OrderedDict[tuple[str, str], int] = field(default_factory=OrderedDict)
+    foreign: dict[str, int] = field(default_factory=dict)
+
+
 class Thread:
     """A thread's log, opened for writing when it is first written to.
 
     All methods but ``writing`` and ``close`` are called with ``lock`` held.
     """
 
-    def __init__(self, store: RunStore, thread_id: str | None, name: str) -> None:
-        self._store, self._name = store, name
+    def __init__(self, store: RunStore, thread_id: str | None, name: str, seen: Seen) -> None:
+        self._store, self._name, self._seen = store, name, seen
         self.thread_id = thread_id  # None: whichever the log says
         self.lock = threading.RLock()
         self.used = time.monotonic()
         self.log: WritableLog | None = None
         self._reader: ReadableLog | None = None
-        self._served: OrderedDict[tuple[str, str], int] = OrderedDict()
-        self._forget()
+        self._read_again()
 
     def _forget(self) -> None:
+        """Read everything again, for what is known may not be so any more."""
+        self._seen.lsn, self._seen.foreign = 0, {}
+        self._read_again()
+
+    def _read_again(self) -> None:
         """Read everything again when it is next asked for."""
         reader, self._reader = self._reader, None
         self._arrivals: Iterator[Record | Damage | None] | None = None
@@ -79,7 +97,6 @@ class Thread:
         self._applied = 0  # the LSN up to which the index knows the log
         self.states: OrderedDict[tuple[str, str], Mapping[str, State | Found]] = OrderedDict()
         self._recorded: OrderedDict[tuple[str, str], Recorded] = OrderedDict()
-        self._foreign: dict[str, int] = {}  # the newest checkpoint of another process, by namespace
         self._size = 0  # of the present segment, about
 
     # -- reading
@@ -119,8 +136,8 @@ class Thread:
                 return
             if isinstance(item, Damage):
                 self._raise(item)
-            if self.index.apply(item) is not None:
-                self._foreign[item.body["ns"]] = item.lsn
+            if self.index.apply(item) is not None and item.lsn > self._seen.lsn:
+                self._seen.foreign[item.body["ns"]] = item.lsn
             elif item.kind == "snapshot" and item.body["full"]:
                 self.states.clear()
                 self._recorded.clear()
@@ -172,10 +189,11 @@ class Thread:
 
     def served(self, ns: str, id: str) -> None:
         """This saver has given out, or written, a checkpoint: writers continue from it."""
-        self._served[ns, id] = self._applied
-        self._served.move_to_end((ns, id))
-        if len(self._served) > SERVED_MAX:
-            self._served.popitem(last=False)
+        served = self._seen.served
+        served[ns, id] = self._applied
+        served.move_to_end((ns, id))
+        if len(served) > SERVED_MAX:
+            served.popitem(last=False)
 
     # -- writing
 
@@ -241,10 +259,10 @@ class Thread:
 
     def check_not_moved(self, ns: str, parent: str) -> None:
         """Refuse what comes from a state of the thread that is not the present one any more."""
-        served = self._served.get((ns, parent))
+        served = self._seen.served.get((ns, parent))
         if served is None:
             return
-        if self._foreign.get(ns, 0) > served:
+        if self._seen.foreign.get(ns, 0) > served:
             raise ThreadMovedError(
                 f"thread {self.thread_id!r}: another process has continued it since this one read "
                 f"checkpoint {parent or 'none'!r}. Nothing was written. Invoke the graph again: it "
@@ -313,8 +331,8 @@ class Thread:
         """Delete the log."""
         self.release()
         self._forget()
-        for ns in {ns for ns, id in self._served if not id}:
-            del self._served[ns, ""]
+        for ns in {ns for ns, id in self._seen.served if not id}:
+            del self._seen.served[ns, ""]
         self._store.remove(self._name)
 
     def exists(self) -> bool:
@@ -327,12 +345,15 @@ class Thread:
         return reader is not None
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Let go of everything but what it has to know to continue."""
         with self.lock:
             try:
                 self.release()
             finally:
-                self._forget()
+                self._seen.lsn = max(self._seen.lsn, self._applied)
+                while len(self._seen.served) > SERVED_KEPT:
+                    self._seen.served.popitem(last=False)
+                self._read_again()
 
 
 class StaleError(Exception):

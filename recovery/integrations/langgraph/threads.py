@@ -11,13 +11,14 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from recovery.integrations.langgraph.thread import PREFIX, Thread, log_name
+from recovery.integrations.langgraph.thread import PREFIX, Seen, Thread, log_name
 from recovery.stores import RunStore
 
 _logger = logging.getLogger("recovery")
 
 FORGET_AFTER_S = 60.0  # without use, the values of a thread are forgotten
 PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 1.0
+SEEN_MAX = 4096  # closed threads that a stale writer is still known of
 
 
 class Threads:
@@ -36,6 +37,7 @@ class Threads:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._open: OrderedDict[str, tuple[Thread, list[int]]] = OrderedDict()
+        self._seen: OrderedDict[str, Seen] = OrderedDict()
         self._sweeper: threading.Thread | None = None
         weakref.finalize(self, _close_all, self._open)  # at the end of the process, too
 
@@ -56,8 +58,12 @@ class Threads:
         if os.getpid() != self._pid:
             self._begin()  # a child made by fork: the logs are its parent's
         with self._lock:
+            seen = self._seen.setdefault(name, Seen())
+            self._seen.move_to_end(name)
+            if len(self._seen) > SEEN_MAX + self._open_max:
+                self._seen.popitem(last=False)
             if name not in self._open:
-                self._open[name] = Thread(self.store, thread_id, name), [0]
+                self._open[name] = Thread(self.store, thread_id, name, seen), [0]
             thread, users = self._open[name]
             if thread.thread_id is None:
                 thread.thread_id = thread_id

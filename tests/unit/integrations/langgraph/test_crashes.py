@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -404,6 +405,33 @@ def test_an_idle_worker_lets_go_and_another_goes_on_and_a_stale_one_is_refused(
         assert newest is not None and newest.checkpoint["channel_values"] == {"by": "meanwhile"}
         put(saver, {"by": "me again"}, newest.config)
         assert values(saver) == {"by": "me again"}
+
+
+@pytest.mark.parametrize("how", ["idle", "one of many", "closed"])
+def test_a_stale_writer_is_refused_also_when_its_thread_was_closed_meanwhile(
+    how: str, tmp_path: Path
+) -> None:
+    """A node may work for hours between two checkpoints."""
+    with EventLogSaver(tmp_path, threads_open_max=1) as saver, EventLogSaver(tmp_path) as other:
+
+        def closes() -> None:
+            if how == "idle":
+                saver._threads.release_idle(time.monotonic() + 3600)
+            elif how == "one of many":
+                put(saver, {"x": 1}, {"configurable": {"thread_id": "another"}})
+            else:
+                saver.close()
+
+        first = put(saver, {"by": "me"}, CONFIG)
+        mine = put(saver, {"by": "me again"}, first)
+        closes()
+        saver.put_writes(first, [("by", "me, late")], "task")  # what is its own is not foreign
+        closes()
+        put(other, {"by": "other"}, other.get_tuple(CONFIG).config)  # type: ignore[union-attr]
+        other.close()
+        with pytest.raises(ThreadMovedError, match="another process has continued it"):
+            put(saver, {"by": "stale"}, mine)
+        assert values(saver) == {"by": "other"}
 
 
 def test_files_that_are_open_are_few(tmp_path: Path) -> None:
