@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from recovery.integrations.langgraph.reading import Reading
 from recovery.integrations.langgraph.rewriting import copy, delete, prune
 from recovery.integrations.langgraph.serializer import Codec
 from recovery.integrations.langgraph.thread import LOOKS_MAX, StaleError, Thread
-from recovery.integrations.langgraph.threads import Threads
+from recovery.integrations.langgraph.threads import Threads, in_thread
 from recovery.integrations.langgraph.values import Encoder, Found, State
 from recovery.stores import RunStore
 
@@ -49,7 +48,7 @@ def _in_thread(
     name = method.__name__
 
     async def awaited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return cast(T, await asyncio.to_thread(getattr(self, name), *args, **kwargs))
+        return cast(T, await in_thread(getattr(self, name), *args, **kwargs))
 
     update_wrapper(awaited, method)
     awaited.__name__, awaited.__doc__ = f"a{name}", f"As ``{name}``."
@@ -104,7 +103,7 @@ class EventLogSaver(BaseCheckpointSaver[str]):
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await asyncio.to_thread(self.close)
+        await in_thread(self.close)
 
     # -- writing
 
@@ -357,7 +356,7 @@ class EventLogSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         """As ``list``."""
         found = self.list(config, filter=filter, before=before, limit=limit)
-        while isinstance(item := await asyncio.to_thread(next, found, None), CheckpointTuple):
+        while isinstance(item := await in_thread(next, found, None), CheckpointTuple):
             yield item
 
     aget_tuple = _in_thread(get_tuple)

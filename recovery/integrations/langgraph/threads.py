@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import logging
 import os
 import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 from recovery.integrations.langgraph.thread import PREFIX, Seen, Thread, log_name
 from recovery.stores import RunStore
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 _logger = logging.getLogger("recovery")
 
 FORGET_AFTER_S = 60.0  # without use, the values of a thread are forgotten
 PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 1.0
 SEEN_MAX = 4096  # closed threads that a stale writer is still known of
+
+
+# Not those of an event loop: in all of them, tasks of a graph may wait for what is to be saved.
+_WORKERS = 32, "EventLogSaver"
+_workers = ThreadPoolExecutor(*_WORKERS)
+
+
+def _begin_in_child() -> None:
+    """Make new threads in a forked child, which would wait for its parent's for ever."""
+    ThreadPoolExecutor.__init__(_workers, *_WORKERS)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
+
+
+async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """``asyncio.to_thread``, in a thread that nothing else uses."""
+    call = partial(contextvars.copy_context().run, function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_workers, call)
 
 
 class Threads:

@@ -9,7 +9,9 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import get_ident
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -36,7 +38,7 @@ from recovery.integrations.langgraph import (
     begin_or_resume,
     tools,
 )
-from recovery.integrations.langgraph.tools import RecordedTools, run_id_of
+from recovery.integrations.langgraph.tools import RecordedThread, RecordedTools, run_id_of
 from tests.support import outside
 from tests.support.framework_lives import kills
 from tests.support.kill_sweep import RUNS, approve, sweep
@@ -448,6 +450,50 @@ def test_a_task_waits_for_the_checkpoint_that_names_it(
         lived("2")
     assert lived("3", durability="exit") == "3"  # saves nothing before
     assert effects == {True: 1, False: 1}
+
+
+def test_tasks_that_wait_take_no_thread_from_what_they_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are plain, so that the event loop executes them in its threads: here it has two."""
+    recorded, threads, waiting = RecordedTools(tmp_path), ThreadPoolExecutor(2), Counter[int]()
+
+    class Late(EventLogSaver):
+        def put(self, *args: Any) -> Any:
+            # The first checkpoint, before which the next is not saved, comes when both tasks wait,
+            # for that or for a thread.
+            while not (waiting and waiting.total() + threads._work_queue.qsize() >= 2):
+                time.sleep(0.001)
+            return super().put(*args)
+
+    def saved(thread: RecordedThread, until: Any = RecordedThread.step_is_saved) -> None:
+        waiting[get_ident()] += 1
+        until(thread)
+
+    monkeypatch.setattr(RecordedThread, "step_is_saved", saved)
+
+    @recorded.task
+    def doubled(n: int) -> int:
+        return 2 * n
+
+    async def both(state: Any) -> Any:
+        return {"messages": [str(await asyncio.gather(doubled(1), doubled(2)))]}
+
+    async def begins(state: Any) -> Any:
+        return {"messages": []}
+
+    builder = StateGraph(Chat)
+    builder.add_sequence([begins, both])
+    builder.add_edge(START, "begins")
+
+    async def main() -> Any:
+        asyncio.get_running_loop().set_default_executor(threads)
+        async with Late(tmp_path) as saver:
+            graph = builder.compile(checkpointer=saver)
+            async with recorded.thread(graph, "1") as config:
+                return await graph.ainvoke({"messages": []}, config, durability="async")
+
+    assert asyncio.run(main())["messages"][-1].content == "[2, 4]"
 
 
 def test_many_threads_at_once_and_one_that_is_open_elsewhere(tmp_path: Path) -> None:
