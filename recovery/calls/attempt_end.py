@@ -32,6 +32,7 @@ from recovery.journal.keys import call_scope
 _logger = logging.getLogger("recovery")
 
 WARN_AFTER_S = 10.0
+DRAIN_NAP_MAX_S = 0.25  # of a call that has been waited for long
 
 
 def resolve_inside(
@@ -81,7 +82,7 @@ def drain_attempt(run: Execution, scope: Scope, limit_s: float) -> Generator[Sle
                 waited,
                 what,
             )
-        yield Sleep(DRAIN_NAP_S)
+        yield Sleep(max(DRAIN_NAP_S, min(waited / 20, DRAIN_NAP_MAX_S)))
         if scope.attempt_has_ended or (run.is_closed and run.stopped is None):
             run.check()
 

@@ -27,7 +27,7 @@ from recovery.declare.scope import Scope
 from recovery.declare.spec import ToolSpec
 from recovery.engine.call_in_progress import CallInProgress, Identified
 from recovery.engine.changed_in_place import warn_of_changed_arguments
-from recovery.engine.driver_effects import Effect, Perform, WaitForTurn
+from recovery.engine.driver_effects import Effect, Perform
 from recovery.engine.execution import Execution
 from recovery.engine.metering import admit
 from recovery.errors import AmbiguousCallError, Sides, Stop
@@ -220,11 +220,9 @@ def _wait_for_turn(
 ) -> Generator[Effect, Any, None]:
     """Wait until everything that was recorded before this outcome has been replayed. ``recorded``:
     the call that has this outcome, unless the outcome is new."""
-    scope, replay = run.current_scope(), run.replay
-    exchanged = False
+    replay, exchanged = run.replay, False
     try:
-        yield WaitForTurn(lambda: run.must_stop(scope) or replay.is_next(outcome), turn=outcome)
-        run.check()
+        yield from run.wait_until(lambda: replay.is_next(outcome), turn=outcome)
         replay.stop_waiting(outcome)
     except asyncio.CancelledError:
         exchanged = recorded is not None and replay.equal.exchange(recorded)
@@ -265,11 +263,7 @@ def _answer(
             yield from resolve_all(run, recorded_inside(run, late))
             replay.pass_over(late)
         # Other code of the agent may still make the recorded call that is expected here.
-        scope = run.current_scope()
-        waited = yield WaitForTurn(
-            lambda: run.must_stop(scope) or run.caught_up() or run.is_left_by_stop(), turn=0
-        )
-        run.check()
+        waited = yield from run.wait_until(lambda: run.caught_up() or run.is_left_by_stop(), turn=0)
         found = answer_after_wait(replay, requested, waited)
         why = DIRECTLY if waited is None else ""
     match found:

@@ -65,9 +65,7 @@ def until_done_again(run: Execution) -> Generator[WaitForTurn, None, None]:
     while these tasks still sleep.
     """
     if not run.replay.exhausted:
-        scope = run.current_scope()
-        yield WaitForTurn(lambda: run.must_stop(scope) or run.caught_up(), turn=0)
-        run.check()
+        yield from run.wait_until(run.caught_up, turn=0)
 
 
 def check_open(run: Execution) -> None:

@@ -96,9 +96,7 @@ def is_due(run: Execution) -> bool:
 def after_waits(run: Execution) -> Generator[WaitForTurn, None, None]:
     """Wait until the agent has received the waits that are over, and the code that this woke is
     idle."""
-    scope = run.current_scope()
-    yield WaitForTurn(lambda: run.must_stop(scope) or not is_due(run), turn=AFTER_WAITS)
-    run.check()
+    yield from run.wait_until(lambda: not is_due(run), turn=AFTER_WAITS)
 
 
 def _another_is_before(run: Execution, waiting: Waiting, over: float) -> bool:
@@ -109,14 +107,10 @@ def _another_is_before(run: Execution, waiting: Waiting, over: float) -> bool:
 
 def _in_turn(run: Execution, waiting: Waiting, turn: int) -> Generator[WaitForTurn, None, None]:
     """Wait until everything recorded has been replayed, and the code that this woke is idle."""
-    scope = run.current_scope()
     waiting.due = True
     try:
         # Before the loop of a resumed run, what is recorded of the steps is yet to come.
-        yield WaitForTurn(
-            lambda: run.must_stop(scope) or run.before_loop or run.replay.is_next(turn), turn=turn
-        )
-        run.check()
+        yield from run.wait_until(lambda: run.before_loop or run.replay.is_next(turn), turn)
         if not run.before_loop:
             run.replay.stop_waiting(turn)
     finally:

@@ -19,7 +19,7 @@ from recovery.engine.call_in_progress import Identified
 from recovery.engine.changed_in_place import InPlaceChanges
 from recovery.engine.conversation import Conversation
 from recovery.engine.divergence import Drift, change_text
-from recovery.engine.driver_effects import Effect, Waiting
+from recovery.engine.driver_effects import Effect, WaitForTurn, Waiting
 from recovery.engine.execution_base import ExecutionBase
 from recovery.engine.inbox import Inbox
 from recovery.engine.metering import admit
@@ -145,6 +145,16 @@ class Execution(ExecutionBase):
                 admit(self, "step")
                 self.record(StepStarted(self.step), hold=True)
             return self.step
+
+    def wait_until(
+        self, ready: Callable[[], bool], turn: int
+    ) -> Generator[WaitForTurn, Any, bool | None]:
+        """Wait until ``ready()``, or until the caller is to stop: then raise what stops it. The
+        answer and ``turn``: see WaitForTurn."""
+        scope = self.current_scope()
+        answer = yield WaitForTurn(lambda: self.must_stop(scope) or ready(), turn)
+        self.check()
+        return answer  # type: ignore[no-any-return]
 
     def _leave_scope(self) -> None:
         # The scope of the next step, which is named once the step begins.

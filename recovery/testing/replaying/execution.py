@@ -16,7 +16,7 @@ from recovery.declare.spec import ToolSpec
 from recovery.engine.call_in_progress import Identified
 from recovery.engine.conversation import Conversation
 from recovery.engine.divergence import Drift, messages_text
-from recovery.engine.driver_effects import Effect, Invoke, WaitForTurn
+from recovery.engine.driver_effects import Effect, Invoke
 from recovery.errors import DivergenceError, Sides
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History
@@ -157,9 +157,7 @@ class _Replayed(Drivers):
             return (yield from self._swapped(found, key, made))
         if known:
             return found
-        scope = self.current_scope()
-        yield WaitForTurn(lambda: self.must_stop(scope) or self._is_at_end(), turn=0)
-        self.check()
+        yield from self.wait_until(self._is_at_end, turn=0)
         self._end(found, key, made)
 
     def _is_at_end(self) -> bool:

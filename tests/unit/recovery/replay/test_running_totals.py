@@ -19,6 +19,7 @@ from recovery.journal.events import (
     StepStarted,
 )
 from recovery.journal.links import RETRIED
+from recovery.replay.run_owners import Elsewhere
 from recovery.replay.running_totals import KINDS, Accumulators
 
 EVENTS: list[Event] = [
@@ -71,3 +72,15 @@ def test_totals_of_a_later_version_are_kept() -> None:
 def test_totals_that_make_no_sense_are_refused(name: str, wrong: Any) -> None:
     with pytest.raises(ValueError):
         Accumulators({name: wrong})
+
+
+def test_a_former_owner_may_execute_what_began_before_the_next_one_until_its_time_is_over() -> None:
+    owners = totals(EVENTS[:1]).owners
+    owners.observe(5, 10**9, RunResumed(1, 0, fence=4, former="process 1"))
+    assert owners.executing_since(3) == Elsewhere("process 1", None)
+    assert owners.executing_since(3, 5.0) == Elsewhere("process 1", 6.0)
+    assert owners.executing_since(7) is None
+    owners.observe(8, 10**9, RunResumed(2, 0, fence=5))
+    assert owners.executing_since(7) is None and owners.executing_since(3) is not None
+    owners.observe(9, 10**9, RunResumed(3, 0, fence=6, former=""))
+    assert owners.executing_since(3) is None
