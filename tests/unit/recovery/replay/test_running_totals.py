@@ -84,3 +84,12 @@ def test_a_former_owner_may_execute_what_began_before_the_next_one_until_its_tim
     assert owners.executing_since(7) is None and owners.executing_since(3) is not None
     owners.observe(9, 10**9, RunResumed(3, 0, fence=6, former=""))
     assert owners.executing_since(3) is None
+
+
+def test_before_anybody_has_taken_the_run_nobody_knows_for_how_long() -> None:
+    owners = totals(EVENTS[:1]).owners
+    owners.reads(5, "process 1")
+    assert owners.executing_since(3, 5.0) == Elsewhere("process 1", None)
+    assert owners.executing_since(5, 5.0) is None
+    owners.reads(6, "")
+    assert owners.executing_since(3, 5.0) is None
