@@ -6,6 +6,7 @@ when the agent returns, the run does not finish. One that was closed or cancelle
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Coroutine
@@ -82,16 +83,20 @@ M = TypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any]])
 def noted(method: M) -> M:
     """A method of a run whose coroutines are noted until they are awaited."""
 
+    @functools.wraps(method)
     def made(run: Any, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        token, unawaited = Token(), run._execution.unawaited
-        coroutine = _begun(unawaited, token, method, (run, *args), kwargs)
-        frame = sys._getframe(1)
-        return unawaited.made(token, coroutine, f"run.{method.__name__}(...)", frame)  # type: ignore[no-any-return]
+        return _made(method, run, args, kwargs)
 
-    made.__name__, made.__qualname__ = method.__name__, method.__qualname__
-    made.__doc__, made.__module__ = method.__doc__, method.__module__
-    made.__wrapped__ = method  # type: ignore[attr-defined]  # for its signature
     return made  # type: ignore[return-value]
+
+
+def _made(
+    method: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Coroutine[Any, Any, Any]:
+    token, unawaited = Token(), run._execution.unawaited
+    coroutine = _begun(unawaited, token, method, (run, *args), kwargs)
+    frame = sys._getframe(2)  # of the code that calls the method
+    return unawaited.made(token, coroutine, f"run.{method.__name__}(...)", frame)  # type: ignore[no-any-return]
 
 
 async def _begun(
