@@ -156,7 +156,7 @@ class StateDelta:
         values: dict[str, tuple[Packed, bytes]] = {}
         for key, value in state.items():
             kept = self._kept.get(key)
-            if kept is None or type(key) is not str:
+            if kept is None:
                 pack_key(key)
             elif value is kept.value:
                 continue
