@@ -44,7 +44,8 @@ class Envelope:
 
 def encode_head(key_id: str, check: bytes) -> bytes:
     """What an encrypted payload begins with."""
-    assert KEY_ID.fullmatch(key_id) and len(check) == CHECK_SIZE
+    assert KEY_ID.fullmatch(key_id)
+    assert len(check) == CHECK_SIZE
     return bytes((XAES_256_GCM, len(key_id))) + key_id.encode() + check
 
 

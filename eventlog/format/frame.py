@@ -90,7 +90,7 @@ class SegmentHeader:
 
     def encode(self) -> bytes:
         """The header as bytes, its CRC last."""
-        assert len(self.log_id) == 16 and len(self.salt) == 4
+        assert (len(self.log_id), len(self.salt)) == (16, 4)
         checked = _SEGMENT.pack(
             SEGMENT_MAGIC,
             VERSION,
