@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import msgpack
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -104,8 +105,21 @@ def test_any_log_decodes_to_what_was_written(
 @given(st.one_of(extended.map(msgpack.packb), bodies.map(msgpack.packb), st.binary()))
 @example(b"\x82\xa1a\x01\xa1a\x02")  # the same key twice
 @example(b"\x81\xa2$a\x01")
+@example(b"\x91\xd4\xfe\x00")  # an extension that msgpack has reserved
 def test_the_fast_way_to_json_is_the_same(packed: bytes) -> None:
     assert json_text(packed) == json.dumps(to_json(packed), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *({"a": inner} for inner in ([1, 2], [["k", 1]], "AAAA", "0.5")),
+        *({tag: 7} for tag in ("$bytes", "$float", "$map", "$ext", "$msgpack")),
+    ],
+    ids=str,
+)
+def test_json_without_the_form_of_a_tag_stands_for_itself(value: Any) -> None:
+    assert from_json(value) == value
 
 
 @given(

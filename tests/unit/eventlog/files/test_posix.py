@@ -167,8 +167,10 @@ def test_below_a_directory_no_link_is_followed(use: str, depth: str, tmp_path: P
     link.symlink_to(outside)
     (tmp_path / "way").symlink_to(tmp_path / "store")  # the way there is the user's
     files = OSFiles(beneath=str(tmp_path / "way"))
-    with pytest.raises(LogError, match="'link' is a symbolic link"):
-        LINKS[use](files, str(tmp_path / "way" / f"{depth}link"))
+    for way in ("way/", "way//", "way/./", "way/../way/"):
+        with pytest.raises(LogError, match="'link' is a symbolic link"):
+            LINKS[use](files, f"{tmp_path}/{way}{depth}link")
+    files.open_directory(f"{tmp_path}/store/{depth}link/log").close()  # the user's way to another
     assert [one.name for one in outside.iterdir()] == ["log"] and link.is_symlink()
 
 

@@ -7,9 +7,10 @@ import pytest
 from eventlog import EventLog
 from eventlog.format.durable_mark import DurableMark, encode_mark
 from eventlog.format.footer import Footer, digest_holds, read_footer
-from eventlog.format.frame import HEADER_SIZE
+from eventlog.format.frame import FRAME_SIZE, HEADER_SIZE
 from eventlog.format.names import MARK_NAME, segment_name, segment_number
-from eventlog.read.segment_files import read_mark
+from eventlog.read import segment_files
+from eventlog.read.segment_files import read_mark, read_segment
 from eventlog.testing import SimulatedDisk
 from eventlog.write.segment_writer import PREALLOCATE_MAX
 
@@ -135,3 +136,36 @@ def test_the_mark_file_is_read_as_it_was_written_or_not_at_all() -> None:
         file.truncate(0)
         file.pwrite(whole[:size], 0)
         assert read_mark(directory) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "used", "read"),
+    [
+        (1000, 10, 1000),  # as large as a payload: all of it
+        (1001, 10, 41 + FRAME_SIZE + 1000),
+        (2000, 1500, 2000),
+        (3200, 0, FRAME_SIZE + 1000),
+        (3200, 1, 64 + FRAME_SIZE + 1000),
+        (3200, 64, 64 + FRAME_SIZE + 1000),
+        (3200, 65, 128 + FRAME_SIZE + 1000),
+        (3210, 65, 74 + FRAME_SIZE + 1000),
+        (9000, 8999, FRAME_SIZE + 1000),  # no segment is so large
+        (9000, 4096, 4096 + FRAME_SIZE + 1000),
+        (9000, 1, 64 + FRAME_SIZE + 1000),
+    ],
+)
+def test_of_zeros_at_the_end_no_more_are_read_than_a_frame_can_have(
+    size: int, used: int, read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("PAYLOAD_SIZE_MAX", 1000), ("PIECE_SIZE", 64), ("FILE_SIZE_MAX", 4096)):
+        monkeypatch.setattr(segment_files, name, value)
+    disk = SimulatedDisk()
+    directory = disk.make_directory("log")
+    file = directory.open(segment_name(1), write=True, create=True)
+    file.truncate(size)
+    file.pwrite(b"x" * (used > 0), max(0, used - 1))
+    found = read_segment(directory, 1)
+    assert len(found) == min(size, read)
+    assert found.rstrip(b"\0").endswith(b"x" * (0 < used <= read))
+    assert read_segment(directory, 1, 100) == found[100:]
+    assert read_segment(directory, 1, size + 1) == b""

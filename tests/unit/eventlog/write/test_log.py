@@ -14,6 +14,8 @@ import pytest
 
 from eventlog import EventLog, LogError, LogReader, Record, Snapshot
 from eventlog.errors import WriterFailedError
+from eventlog.format.frame import FRAME_SIZE, HEADER_SIZE, padded
+from eventlog.format.record import encode_payload
 from eventlog.testing import SimulatedDisk
 from eventlog.write.appender import BUFFER_SIZE
 from eventlog.write.group_commit import Committable, Committer, commit_all
@@ -198,6 +200,18 @@ def test_a_roll_right_after_an_opening_adds_no_second_footer() -> None:
     with EventLog.open("log", files=disk, segment_size=300) as log:
         log.append("event", "x" * 300)
         assert bytes(disk.directories["log"]["00000001.seg"].content) == before
+
+
+@pytest.mark.parametrize("size", range(8))
+def test_a_segment_is_filled_to_its_size_and_no_further(size: int) -> None:
+    payload = encode_payload(1, [("event", "x" * size)])
+    exact = HEADER_SIZE + 2 * padded(FRAME_SIZE + len(payload))
+    for segment_size, segments in ((exact, 2), (exact - 1, 3)):
+        disk = SimulatedDisk()
+        with EventLog.open("log", files=disk, segment_size=segment_size) as log:
+            for _ in range(3):
+                log.append("event", "x" * size, time_ns=1)
+        assert len([name for name in disk.directories["log"] if name.endswith(".seg")]) == segments
 
 
 def test_a_record_larger_than_a_segment_has_one_to_itself() -> None:
