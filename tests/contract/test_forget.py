@@ -832,6 +832,26 @@ def test_a_fork_of_a_run_of_a_subject_belongs_to_it_too(tmp_path: Path) -> None:
     assert leaks(tmp_path) == []
 
 
+@pytest.mark.parametrize("what", ["state", "messages"])
+def test_of_values_of_subjects_only_the_agent_takes_checkpoints(what: str, tmp_path: Path) -> None:
+    def agent(run: Any) -> None:
+        for step in run.steps():
+            if what == "state":
+                run.state["told"] = personal(WHO, STATE)
+            else:
+                run.messages.append(personal(WHO, TOLD))
+            if step == 4:
+                raise OSError
+
+    store = CheckpointStore(tmp_path)
+    with pytest.raises(OSError):
+        run(store, agent, max_recoveries=0)
+    latest = store.load_latest("run")
+    assert latest is not None and store.validate(latest)
+    with pytest.raises(RecoveryError, match="holds values of subjects"):
+        store.save(latest)
+
+
 @pytest.mark.usefixtures("at_once")
 def test_retention_copies_values_as_they_are(tmp_path: Path) -> None:
     def agent(run: Any) -> str:

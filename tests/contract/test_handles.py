@@ -130,7 +130,10 @@ def test_the_result_of_a_run_in_another_process(tmp_path: Path) -> None:
 
 
 def test_no_run_has_no_result() -> None:
-    handle = CheckpointStore().run("none")
+    store = CheckpointStore()
+    handle = store.run("none")
+    assert {handle: 1}[store.run("none")] and handle != "none"
+    assert handle not in (store.run("other"), CheckpointStore().run("none"))
     assert handle.checkpoints() == []
     for ask in (handle.result_sync, handle.status, handle.pending, handle.children, handle.remove):
         with pytest.raises(RecoveryError, match="no run 'none'"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from recovery import (
     CheckpointStore,
     RecoverableAgent,
     RecoveryError,
+    Resolution,
     Run,
+    SyncRun,
     ToolError,
     tool,
 )
@@ -350,6 +353,48 @@ def test_an_agent_goes_on_from_a_checkpoint_that_was_saved_by_hand(store):
     latest = store.load_at_step("run", 5)
     assert latest is not None
     assert run(store)["result"] == "done"
+
+
+def test_the_tool_results_of_an_agents_checkpoint_are_the_outcomes_of_its_calls(store):
+    lives: list[int] = []
+
+    @tool
+    def both() -> int:
+        return send(0)["sent"] + send(1)["sent"]
+
+    @tool
+    def dies() -> None:
+        lives.append(1)
+        raise KeyboardInterrupt
+
+    def calling(run: SyncRun) -> None:
+        for step in run.steps():
+            if step == 1:
+                run.call(both)
+            with suppress(ValueError, ToolError):
+                run.call(send if step < 3 else dies, *[step][: 3 - step], call_id=f"id{step}")
+            if step == 4:
+                raise OSError
+
+    of = RecoverableAgent(calling, store, checkpoint_every_n=3, max_recoveries=0)
+    with suppress(KeyboardInterrupt):
+        of.run_with_recovery_sync("task", "run")
+    (in_doubt,) = store.run("run").status().in_doubt
+    store.run("run").resolve(in_doubt, Resolution.fail("gone"))
+    with suppress(KeyboardInterrupt):
+        of.resume_sync("run")
+    latest = store.load_latest("run")
+    assert latest is not None and latest.step_number == 3
+    expected = [
+        {"step": 1, "tool": "both", "call_id": "", "value": 1},
+        {"step": 1, "tool": "send", "call_id": "id1", "value": {"sent": 1}},
+        {"step": 2, "tool": "send", "call_id": "id2", "error": "builtins.ValueError: two"},
+        {"step": 3, "tool": "dies", "call_id": "id3", "error": "resolved as failed: gone"},
+    ]
+    assert latest.tool_results == expected and latest.tool_results != expected[1:]
+    assert latest.tool_results != 4
+    assert (len(latest.tool_results), latest.tool_results[-1]) == (4, expected[-1])
+    assert repr(latest.tool_results) == repr(expected)
 
 
 def test_a_store_lets_go_of_a_run_for_the_agent_and_on_close(again):

@@ -355,6 +355,21 @@ def test_a_checkpoint_that_is_not_what_it_says_is_not_restored(source, changes):
         restore(source.fetch, forged(source, **changes))
 
 
+@pytest.mark.parametrize("index", [0, 1, 1 << 48])
+def test_a_checkpoint_out_of_order_is_not_restored(source, index):
+    with pytest.raises(BrokenCheckpointError, match=f"LSN 14: its number is {index}, out of order"):
+        restore(source.fetch, forged(source, index=index))
+
+
+@pytest.mark.parametrize(
+    "generation", [1, [1, 0], [0, 0, []], [15, 0, []], [1, -1, []], [2, 0, [1]], [1, 0, [14]]]
+)
+def test_a_generation_that_makes_no_sense_is_not_restored(source, generation):
+    with pytest.raises(BrokenCheckpointError, match="LSN 14: its generation makes no sense"):
+        restore(source.fetch, forged(source, generation=generation))
+    assert restore(source.fetch, forged(source, generation=[1, 0, [1]])).generation.size > 0
+
+
 @pytest.mark.parametrize("field", ["version", "bases", "messages", "state", "checksum", "index"])
 def test_a_checkpoint_without_a_field_is_not_restored(source, field):
     newest = source.newest()
@@ -376,5 +391,5 @@ def test_a_message_is_only_taken_from_records_that_hold_messages(log):
     messages.append({"a": 1})
     messages.refs[0] = Ref(1)
     writer.write(CheckpointMeta("run", 1, 0.0), {}, messages)
-    with pytest.raises(BrokenCheckpointError, match="'step', which holds no message"):
+    with pytest.raises(BrokenCheckpointError, match=r"^checkpoint at LSN 2: LSN 1 .*no message"):
         Source(log).restored()

@@ -140,6 +140,15 @@ def test_settings_that_make_no_sense(given: dict[str, Any], what: str) -> None:
         CheckpointStore(**given)
 
 
+def test_an_agent_without_checkpoints_has_no_store_that_keeps_a_few() -> None:
+    store = CheckpointStore(retention="latest_only")
+    with pytest.raises(ValueError, match="nothing would ever be removed"):
+        RecoverableAgent(windowed(3), store, None)
+    agent = RecoverableAgent(windowed(3), store)
+    with pytest.raises(ValueError, match="nothing would ever be removed"):
+        agent.checkpoint_every_n = None
+
+
 @pytest.mark.usefixtures("at_once", "fresh")
 @pytest.mark.parametrize(
     ("given", "most"),
