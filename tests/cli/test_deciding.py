@@ -345,6 +345,22 @@ def test_both_commands_say_their_version(store: Path) -> None:
 # -- undo and fork
 
 
+def test_a_run_that_has_lost_records_is_not_undone_and_says_which(store: Path) -> None:
+    def refused() -> str:
+        done = recovery(store, "undo", "damaged_payload", "--dry-run")
+        assert done.code == 1 and "cannot be undone, because records are lost: " in done.err
+        return done.err.partition("are lost: ")[2]
+
+    assert "record fails its CRC; LSN 52 lost. Nothing was executed" in refused()
+    segment = store / "damaged_payload" / "00000001.seg"
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:3200] + bytes([whole[3200] ^ 1]) + whole[3201:])
+    assert "LSN 17 lost, and 1 more. Nothing was executed" in refused()
+    segment.write_bytes(whole)
+    assert call("logdump", "repair", "damaged_payload", "--apply", cwd=store).code == 0
+    assert refused().startswith("lost before a repair; LSN 52 lost. Nothing was executed")
+
+
 def test_a_run_is_undone_by_the_tools_of_a_module(store: Path) -> None:
     listed = recovery(store, "undo", "finished", "--dry-run")
     assert listed.out == 'to undo: hold_seat#31("OS51", "23A"), by release_seat\n'

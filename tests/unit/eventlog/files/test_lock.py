@@ -7,10 +7,11 @@ from itertools import islice, product
 
 import pytest
 
-from eventlog import EventLog, LogLockedError
+from eventlog import EventLog, LogError, LogLockedError
 from eventlog.errors import FencedError
 from eventlog.files.lock import LOCK_NAME, Owner, claim
 from eventlog.files.memory import MemoryFiles, OpenMemoryFile
+from eventlog.format.frame import EPOCH_MAX
 from eventlog.testing import Crash, SimulatedDisk
 
 
@@ -43,6 +44,15 @@ def test_an_owner_that_lost_the_log_is_told_so_every_time() -> None:
     new.check()
     with pytest.raises(LogLockedError):
         take(disk)
+
+
+def test_there_is_an_end_to_the_owners_that_a_log_may_claim_to_have_had() -> None:
+    disk = SimulatedDisk()
+    take(disk, last_epoch=EPOCH_MAX - 1).close()
+    before = content(disk)[:]
+    with pytest.raises(LogError, match=f"claims to have had {EPOCH_MAX} owners"):
+        take(disk)
+    assert content(disk) == before
 
 
 def test_while_an_owner_that_lost_the_log_is_alive_the_log_is_contested() -> None:

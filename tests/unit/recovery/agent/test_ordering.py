@@ -347,6 +347,37 @@ def test_a_heartbeat_holds_up_no_outcome(clock: Clock) -> None:
 
 # The first life leaves a task to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_code_that_sleeps_between_its_calls_is_waited_for_each_time(clock: Clock) -> None:
+    lives = []
+
+    async def slow(run: Run, order: list[Any], ended: asyncio.Event) -> None:
+        for n in range(4):
+            for _ in range(4):
+                await asyncio.sleep(0.01)
+            order.append(await run.call(look, n))
+        ended.set()
+
+    async def agent(run: Run) -> list[Any]:
+        lives.append(1)
+        order: list[Any] = []
+        ended = asyncio.Event()
+
+        @tool(after_crash="retry")
+        async def last() -> str:
+            await ended.wait()
+            return "last"
+
+        async def fast() -> None:
+            order.append(await run.call(last))
+
+        await asyncio.gather(fast(), slow(run, order, ended))
+        if len(lives) == 1:
+            raise OSError
+        return order
+
+    assert twice(clock, agent) == [0, 1, 2, 3, "last"]
+
+
 def test_a_read_that_is_made_again_comes_behind_what_was_recorded_then(clock: Clock) -> None:
     @tool(after_crash="retry")
     async def asks() -> str:
