@@ -32,7 +32,7 @@ async def finishing(run: Any) -> Any:
     return run.task
 
 
-@tool(needs_approval=True, approval_timeout_s=0.2)
+@tool(needs_approval=True, approval_timeout_s=3600)
 def pay_soon(to: str) -> str:
     return to
 
@@ -201,7 +201,9 @@ def test_the_directory_of_another_user_gets_no_file(
     assert ListingFile.of(store.backend) is None  # type: ignore[arg-type]
 
 
-def test_an_approval_with_a_deadline_is_not_kept(tmp_path: Path, kept: None) -> None:
+def test_an_approval_with_a_deadline_is_not_kept(
+    tmp_path: Path, kept: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = CheckpointStore(FileStore(tmp_path, durability="none"))
     for name, agent in (("soon", asking_soon), ("ever", asking)):
         with pytest.raises(Exception, match="parked"):
@@ -210,7 +212,9 @@ def test_an_approval_with_a_deadline_is_not_kept(tmp_path: Path, kept: None) -> 
     listing(store)
     kept_runs = (tmp_path / LISTING).read_text()
     assert "\never\t" in kept_runs and "\nsoon\t" not in kept_runs
-    time.sleep(0.25)
+    later = time.time_ns() + 7200 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    monkeypatch.setattr(time, "time", lambda: later / 1e9)
     assert any("no decision came" in call.then for one in listing(store) for call in one.calls)
 
 
