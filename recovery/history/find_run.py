@@ -82,8 +82,15 @@ def reader_of(store: Store, run_id: str, consequence: str = "") -> ReadableLog:
     """A reader of the run's log; RecoveryError, with its ``consequence``, when there is none."""
     reader = backend_of(store).read(run_id)
     if reader is None:
-        raise RecoveryError(f"there is no run {run_id!r}{consequence}")
+        raise no_such_run(store, run_id, consequence)
     return reader
+
+
+def no_such_run(store: Store, run_id: str, consequence: str = "") -> RecoveryError:
+    """It names the store: most often the run is in another one."""
+    address = backend_of(store).address
+    where = f" in {address}" if address else ""
+    return RecoveryError(f"there is no run {run_id!r}{where}{consequence}")
 
 
 def claim_existing(store: Store, run_id: str) -> WritableLog:

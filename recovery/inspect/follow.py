@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Literal
 
 from eventlog import ReadableLog, Record, Snapshot
-from recovery.errors import RecoveryError
-from recovery.history.find_run import Store, backend_of
+from recovery.history.find_run import Store, backend_of, no_such_run
 from recovery.inspect.run_event import EventReader, RunEvent, carried_by
 from recovery.option_checks import check_one_of
 from recovery.replay.progress import ProgressTally
@@ -73,7 +72,7 @@ class RunEvents:
         reader = self._store.read(self._run_id)
         while reader is None:
             if self._until == "now":
-                raise RecoveryError(f"there is no run {self._run_id!r}")
+                raise no_such_run(self._store, self._run_id)
             yield None
             reader = self._store.read(self._run_id)
         with reader:

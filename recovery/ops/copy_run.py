@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from eventlog import LogError, LogLockedError, LogReader
 from eventlog.read.segment_files import read_segment
 from recovery.errors import RecoveryError
-from recovery.history.find_run import keys_of
+from recovery.history.find_run import keys_of, no_such_run
 from recovery.history.subject_values import keys_in
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.run_label import RunLabel, label_of
@@ -42,7 +42,7 @@ def _copied(source: RunStore, target: RunStore, run_id: str) -> dict[str, LogByt
         raise RecoveryError(f"{target.address or target!r} takes no copies of runs")
     found = source.read(run_id)
     if found is None:
-        raise RecoveryError(f"there is no run {run_id!r} in {source.address}")
+        raise no_such_run(source, run_id)
     found.close()
     if (there := target.read(run_id)) is not None:
         there.close()

@@ -63,6 +63,13 @@ def test_there_is_no_run_and_none_is_made(asked: str, as_backend: bool, being_ma
     assert disk.image() == before
 
 
+@pytest.mark.parametrize("asked", ["signal", "events", "fork"])
+def test_the_error_names_the_store_most_often_the_wrong_one(asked: str, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(RecoveryError, match=f"there is no run 'run' in {tmp_path}/runs"):
+        ASKED[asked](CheckpointStore(tmp_path / "runs"))
+
+
 @BEING_MADE
 def test_a_run_that_is_not_there_has_no_checkpoints(being_made: bool) -> None:
     store = disk_store(empty(being_made))
