@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from eventlog import Packed, RefusedValueError
+from eventlog.format.record import kind_name
 from recovery.calls.attempt_end import drain_attempt, end_attempt, resolve_inside
 from recovery.calls.in_doubt import DRAIN_NAP_S, DRAIN_S, resolve_in_doubt
 from recovery.calls.intent import make_intent_durable
@@ -207,11 +208,12 @@ def _packed(spec: ToolSpec, value: Any) -> Packed:
     path = f"result of {spec.name}"
     try:
         return pack_result(value, path)
-    except RefusedValueError as exc:
+    except RefusedValueError:
         if not isinstance(value, Iterator | AsyncIterator):
             raise
-        why = f"{exc.reason}, for it gives each item once: use `run.stream({spec.name}, ...)`"
-        raise RefusedValueError(path, f"{why}, which records them, or return a list") from None
+        why = f"{kind_name(value)} cannot be carried, for it gives each item once"
+        how = f"use `run.stream({spec.name}, ...)`, which records them, or return a list"
+        raise RefusedValueError(path, f"{why}: {how}") from None
 
 
 def _returned(run: Execution, spec: ToolSpec, scope: Scope, value: Any) -> CallOutcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import io
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -166,7 +167,12 @@ def iterated() -> Iterator[int]:
     return iter([1, 2])
 
 
-@pytest.mark.parametrize("function", [generated, generated_async, iterated])
+@tool(after_crash="retry")
+def opened() -> io.StringIO:  # a file is an iterator of its lines
+    return io.StringIO("a line")
+
+
+@pytest.mark.parametrize("function", [generated, generated_async, iterated, opened])
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_call_that_gives_an_iterator_is_told_to_stream(
     store: CheckpointStore, function: Any, plain: bool
@@ -180,3 +186,4 @@ def test_a_call_that_gives_an_iterator_is_told_to_stream(
     with pytest.raises((TypeError, RefusedValueError, RecoveryError)) as error:
         run(agent_plain if plain else agent, store)
     assert f"run.stream({function.__name__}, ...)" in str(error.value)
+    assert "functools.partial" not in str(error.value)  # no way out for what a tool returns
