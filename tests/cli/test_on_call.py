@@ -355,6 +355,21 @@ def test_a_failed_tool_is_shown_with_its_traceback(tmp_path: Path) -> None:
     assert "once the cause is mended" in shown
 
 
+def test_a_long_reason_takes_a_line_of_a_list(tmp_path: Path) -> None:
+    @tool
+    def charge(cents: int) -> None:
+        raise PermanentError("<html>\n" + "a page of the bank\n" * 500)
+
+    agent = RecoverableAgent(lambda run: charge(5), CheckpointStore(tmp_path / "runs"))
+    with pytest.raises(RunFailedError):
+        agent.run_with_recovery_sync(None, "order")
+    for command in ("runs", "status"):
+        shown = recovery(tmp_path, command).out
+        assert "PermanentError: <html> a page of" in " ".join(shown.split())
+        assert len(shown) < 1000
+    assert recovery(tmp_path, "show", "order").out.count("a page of the bank") > 100
+
+
 def test_a_failure_is_kept_once_the_agent_catches_it(tmp_path: Path, charges: list[int]) -> None:
     @tool
     def charge(cents: int) -> None:

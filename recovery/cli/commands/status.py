@@ -11,6 +11,7 @@ from recovery.cli.commands.show import commands_for
 from recovery.cli.doctor_checks import low_space
 from recovery.cli.exit_codes import FOUND, NO_KEY, OK
 from recovery.cli.next_steps import Commands
+from recovery.cli.status_view import VALUE_MAX
 from recovery.cli.store_options import (
     AsJson,
     KeyFile,
@@ -24,7 +25,7 @@ from recovery.cli.terminal import ends_politely, hint, say, show_json
 from recovery.inspect.listing import listed
 from recovery.inspect.status import status
 from recovery.reports import RunStatus
-from recovery.text import count
+from recovery.text import count, cut
 from recovery.values.render import Redaction
 
 MORE = """\b
@@ -116,10 +117,10 @@ def command(
 
 
 def say_causes(needs: list[tuple[RunStatus, str]]) -> None:
-    """A line for each run that needs a person, with why."""
+    """A line for each run that needs a person, with why: `recovery show` has all of a long text."""
     for one, why in needs:
         left = "; workers leave it alone (quarantined)" * one.quarantined
-        say(f"{one.run_id}: {why}{left}")
+        say(f"{one.run_id}: {cut(' '.join(why.split()), VALUE_MAX)}{left}")
 
 
 def _next(
