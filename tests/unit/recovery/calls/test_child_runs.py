@@ -750,7 +750,7 @@ def test_children_stop_with_their_parent_and_are_resumed_with_it() -> None:
     async def agent(run: Run) -> Any:
         begun["slow"] = asyncio.Event()
         if run.recovery_count == 0:
-            asyncio.get_running_loop().call_later(0.1, runner.stop)
+            asyncio.get_running_loop().call_later(30, runner.stop)
             return await asyncio.gather(run.child(slow, "a"), run.child(slow, "b"))
         return await asyncio.gather(run.child(slow, "a"), run.child(slow, "b"))
 
@@ -795,11 +795,11 @@ def test_those_that_wait_for_a_place_stop_too() -> None:
     slept = []
 
     async def child(run: Run) -> None:
-        await asyncio.sleep(3)
+        await asyncio.sleep(300)
         slept.append(run.task)
 
     async def agent(run: Run) -> Any:
-        asyncio.get_running_loop().call_later(0.1, runner.stop)
+        asyncio.get_running_loop().call_later(30, runner.stop)
         return await asyncio.gather(*(run.child(child, i) for i in range(5)))
 
     store = CheckpointStore()
@@ -883,7 +883,7 @@ def how_ended(store: CheckpointStore, run_id: str) -> Any:
 async def gives_up_waiting(run: Run) -> Any:
     """Awaits a child for a moment, does without it, and fails once after that."""
     try:
-        async with asyncio.timeout(0.1):
+        async with asyncio.timeout(5):
             found = await run.child(waits, "a")
     except TimeoutError:
         found = "too late"
@@ -928,7 +928,7 @@ def test_a_child_that_a_crash_kept_from_its_end_ends_when_its_parent_is_resumed(
 ) -> None:
     async def agent(run: Run) -> Any:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.1):
+            async with asyncio.timeout(5):
                 await run.child(waits, "a")
         found = await run.call(send, "without it")
         if executed["agent"] == 0:
@@ -956,7 +956,7 @@ def test_a_task_group_that_fails_takes_its_children_along() -> None:
             async with asyncio.TaskGroup() as group:
                 group.create_task(run.child(waits, "a"))
                 group.create_task(run.child(waits, "b"))
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(30)
                 group.create_task(run.child(give_up, "c"))
         except* ChildFailedError:
             found = await run.call(send, "handled")
@@ -977,7 +977,7 @@ def test_children_of_a_run_that_gives_up_end_with_it(
 
     async def agent(run: Run) -> None:
         left = asyncio.create_task(run.child(waits, "a"))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(30)
         raise PermanentError(f"enough {left.done()}")
 
     store = CheckpointStore()
@@ -1022,7 +1022,7 @@ def test_whoever_cancels_a_live_run_cancels_its_children_and_theirs() -> None:
     store = CheckpointStore()
 
     async def cancelled() -> None:
-        asyncio.get_running_loop().call_later(0.2, cancel, store, "run")
+        asyncio.get_running_loop().call_later(30, cancel, store, "run")
         await RecoverableAgent(has_waiting_children, store).run_with_recovery("task", "run")
 
     with pytest.raises(RunCancelledError):
@@ -1057,7 +1057,7 @@ def test_a_child_that_somebody_cancels_is_a_failed_child() -> None:
             (child,) = children(store, "run")
             cancel(store, child.run_id, who="me", why="enough")
 
-        asyncio.get_running_loop().call_later(0.2, act)
+        asyncio.get_running_loop().call_later(30, act)
         return await RecoverableAgent(agent, store).run_with_recovery("task", "run")
 
     result = asyncio.run(cancelled())["result"]
