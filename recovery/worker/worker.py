@@ -246,7 +246,7 @@ class Worker:
             full = await asyncio.to_thread(self._admission.full)
             if not due:
                 await asyncio.to_thread(self._tell_of_strangers)
-        except (LogError, OSError) as exc:
+        except (LogError, OSError, RuntimeError) as exc:  # it may be that no thread can be started
             outages = self.stats.store_errors - self._store_errors
             if not (outages and isinstance(exc, UnreachableError)):  # else the store has told
                 self._store_errors += 1

@@ -376,12 +376,18 @@ def test_workers_leave_the_runs_of_other_agents_alone(store: CheckpointStore) ->
     assert states(store) == {"run": "submitted"}
 
 
+@pytest.mark.parametrize(
+    "error", [LogError("the store is away"), RuntimeError("can't start new thread")]
+)
 def test_a_store_that_fails_between_two_questions_does_not_end_a_worker(
-    store: CheckpointStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    store: CheckpointStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
 ) -> None:
     store.submit("stranger", None, "run")
     worker = Worker({"agent": lambda run: run.task}, store)
-    find, errors = worker._queue.find, [LogError("the store is away")]
+    find, errors = worker._queue.find, [error]
 
     def find_or_fail(**asked: Any) -> Any:
         if "states" in asked and errors:
