@@ -23,6 +23,9 @@ from bench import _peers, _worker, checkpoint, graphs, report, resume, threads
 from bench._result import Result, found
 from bench.subjects.paced import Paced, Watch
 
+from eventlog import EventLog
+from recovery.journal.events import CallReturned, RunFinished
+
 # Of those that take seconds, one is with the quick tests; `make crash` has the others.
 SLOW = {"append", "checkpoint", "graphs", "import", "memory", "resume", "scan", "step"}
 SLOW |= {"postgres", "scaling", "threads", "toolcalls", "unsynced"}
@@ -120,6 +123,16 @@ def test_pauses_between_turns_are_no_part_of_a_step() -> None:
     assert len(made) == 9, "it went on without a turn"
     paced.close()
     assert len(made) == 9
+
+
+def test_no_run_ends_before_all_runs_at_once_have_made_their_steps(tmp_path: Path) -> None:
+    of = _worker.Subject("ours", "agents:TogetherProcess")
+    with _worker.Worker(of, tmp_path, {"size": 100}) as worker:
+        worker.ask("together", runs=3, steps=2)
+    logs = [EventLog.read(tmp_path / "runs" / f"1-{number}") for number in range(3)]
+    records = sorted((one.time_ns, one.kind) for log in logs for one in log.records())
+    kinds = [kind for _, kind in records if kind in (CallReturned.kind, RunFinished.kind)]
+    assert kinds == [CallReturned.kind] * 6 + [RunFinished.kind] * 3
 
 
 def test_runs_at_once_begin_with_their_steps_together() -> None:

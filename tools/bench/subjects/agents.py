@@ -90,7 +90,7 @@ class Together:
         return asyncio.run(self._together(Watch(runs), runs, steps))
 
     async def _together(self, watch: Watch, runs: int, steps: int) -> dict[str, float]:
-        size, all_there = self._size, asyncio.Event()
+        size, all_there, all_made = self._size, asyncio.Event(), asyncio.Event()
 
         @tool
         async def work(number: int) -> str:
@@ -107,7 +107,10 @@ class Together:
                 await work(step)
                 ends.append(time.perf_counter())
                 if step == steps:
-                    return
+                    break
+            if watch.made_all():
+                all_made.set()
+            await all_made.wait()
 
         of = RecoverableAgent(agent, self._store)
         names = [f"{self._made}-{number}" for number in range(runs)]

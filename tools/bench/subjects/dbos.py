@@ -43,6 +43,7 @@ class Dbos:
             for number in range(steps):
                 work(number)
                 ends.append(time.perf_counter())
+            self._watch.part()
 
         self._one_of_many = one_of_many
         DBOS.launch()

@@ -63,6 +63,7 @@ class Durabl:
             for number in range(steps):
                 yield ToolCall("work", {"number": number})
                 ends.append(time.perf_counter())
+            watch.part()
 
         def one() -> None:
             begins.acquire()

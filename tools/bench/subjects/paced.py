@@ -81,13 +81,14 @@ class Paced:
 
 
 class Watch:
-    """Times the steps of many runs at once, which begin with them together."""
+    """Times the steps of many runs at once: they begin with them together, and none ends before all
+    have made theirs, because an end takes its time from the steps of the others."""
 
     def __init__(self, runs: int) -> None:
         self._made = time.perf_counter()
         self._ends: list[list[float]] = [[] for _ in range(runs)]
         self._missing = iter(self._ends)
-        self._cpu = 0.0
+        self._cpu, self._at_work = 0.0, runs
         self._barrier = threading.Barrier(runs)
 
     def arrived(self) -> tuple[list[float], bool]:
@@ -101,6 +102,15 @@ class Watch:
         ends, _ = self.arrived()
         self._barrier.wait()
         return ends
+
+    def made_all(self) -> bool:
+        """A run has made its steps: whether it was the last."""
+        self._at_work -= 1
+        return not self._at_work
+
+    def part(self) -> None:
+        """The same from a thread, when all have."""
+        self._barrier.wait()
 
     def abort(self) -> None:
         """One of them failed: nobody is to wait for it."""

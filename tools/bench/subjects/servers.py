@@ -133,6 +133,7 @@ class Insert:
                 for step in range(steps):
                     self._insert(connection, run, step)
                     ends.append(time.perf_counter())
+                watch.part()
 
         threads = [threading.Thread(target=work, args=(first + i,)) for i in range(runs)]
         for thread in threads:
