@@ -13,7 +13,9 @@ import random
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Protocol, cast
 
 from eventlog.errors import LogError, LostRecordsError, UnreachableError
@@ -34,6 +36,7 @@ RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0
 STATEMENT_SIZE_MAX = 16 << 20  # bytes; a larger batch goes alone
 
 Done = Callable[[Exception | None], None]
+_Request = tuple[int, bool, Done]  # up to which LSN, and with everything else that waits
 
 
 class _OnServer(Protocol):
@@ -55,7 +58,8 @@ class Link:
 
     def _reset(self) -> None:
         self._wake = threading.Condition()
-        self._waiting: dict[RemoteAppender, list[tuple[int, bool, Done]]] = {}
+        self._waiting: dict[RemoteAppender, list[_Request]] = {}
+        self._ended: deque[tuple[Done, Exception | None]] = deque()  # and are not told
         self._behind: set[RemoteAppender] = set()
         self._behind_at = 0.0
         self._sleeps_until = 0.0  # when the thread looks next by itself
@@ -69,19 +73,18 @@ class Link:
     def opened(self, appender: RemoteAppender) -> None:
         """Renew the lease of this log from now on, until it is closed."""
         with self._wake:
-            self._open[appender] = time.monotonic()
             self._start()
+            self._open[appender] = time.monotonic()
 
     def commit(
         self, logs: Iterable[WritableLog], done: Callable[[WritableLog, Exception | None], None]
     ) -> None:
         """See CommitGroup."""
-        with self._wake:
-            for log in logs:
-                appender = cast("_OnServer", log).appender
-                self._ask(appender, appender.next_lsn - 1, False, _for_log(done, log))
-            if not self._is_busy:
-                self._wake.notify()
+        asked = []
+        for log in logs:
+            appender = cast("_OnServer", log).appender
+            asked.append((appender, (appender.next_lsn - 1, False, _for_log(done, log))))
+        self._ask(asked)
 
     def commit_and_wait(
         self, appender: RemoteAppender, target: int, everything: bool = False
@@ -96,22 +99,8 @@ class Link:
             failed.append(error)
             answered.set()
 
-        sends = False
-        try:
-            with self._wake:
-                self._ask(appender, target, everything, done)
-                if self._is_busy:
-                    pass
-                elif asyncio._get_running_loop() is not None:
-                    self._wake.notify()
-                else:  # this thread waits anyway: no other one has to be woken
-                    sends = self._is_busy = True
-                    due = self._due(time.monotonic())
-            if sends:
-                self._send(due)
-        finally:  # interrupted, it leaves what it has not answered to the link's thread
-            if sends:
-                self._sent()
+        # Where this thread waits anyway, no other one has to be woken.
+        self._ask([(appender, (target, everything, done))], asyncio._get_running_loop() is None)
         answered.wait()
         if failed[0] is not None:
             appender.failure_unreported = False
@@ -125,25 +114,50 @@ class Link:
             if not self._behind:
                 self._behind_at = time.monotonic() + DELAY_S
             self._behind.add(appender)
-            self._start()
+            with suppress(RuntimeError):  # no more threads can be started: the next commit sends it
+                self._start()
             if self._sleeps_until > self._behind_at:
                 self._wake.notify()
 
-    def _ask(self, appender: RemoteAppender, target: int, everything: bool, done: Done) -> None:
-        self._waiting.setdefault(appender, []).append((target, everything, done))
-        self._start()
+    def _ask(
+        self, asked: Iterable[tuple[RemoteAppender, _Request]], sends_here: bool = False
+    ) -> None:
+        """Have this committed, by this thread if it ``sends_here`` or no other can be started."""
+        due: dict[RemoteAppender, bool] | None = None
+        try:
+            with self._wake:
+                for appender, request in asked:
+                    self._waiting.setdefault(appender, []).append(request)
+                try:
+                    self._start()
+                except RuntimeError:
+                    sends_here = True
+                if not self._is_busy:
+                    if sends_here:
+                        due = self._due(time.monotonic())
+                        self._is_busy = True
+                    else:
+                        self._wake.notify()
+            if due is not None:
+                self._send(due)
+        finally:  # interrupted, it leaves what it has not answered to the link's thread
+            if due is not None:
+                self._sent()
+        if due is not None and self._thread is None and self._waiting:
+            self._ask((), True)
 
     def _sent(self) -> None:
         """Let another thread send."""
         with self._wake:
             self._is_busy = False
-            if self._waiting or self._waits_for_caller:
+            if self._waiting or self._ended or self._waits_for_caller:
                 self._wake.notify()
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="eventlog-link", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="eventlog-link", daemon=True)
+            thread.start()  # raises RuntimeError where no more can be started
+            self._thread = thread
 
     # -- the thread
 
@@ -156,7 +170,8 @@ class Link:
                     self._sent()
         finally:  # if an error has ended this thread, the next request starts another
             with self._wake:
-                self._thread = None
+                if self._thread is threading.current_thread():
+                    self._thread = None
 
     def _next(self) -> dict[RemoteAppender, bool] | None:
         """The logs to send now, and whether each lease is to be renewed; None to end."""
@@ -171,7 +186,8 @@ class Link:
                     self._wake.wait()
                     self._waits_for_caller = False
                     continue
-                if due := self._due(now):
+                due = self._due(now)
+                if due or self._ended:
                     self._is_busy = True
                     return due
                 times = [renewed + self.lease_s / 3 for renewed in self._open.values()]
@@ -211,24 +227,28 @@ class Link:
 
     def _answer(self, asked: dict[RemoteAppender, int]) -> None:
         """Tell the callers whose commits are done, or can never be."""
-        ended: list[tuple[Done, Exception | None]] = []
         with self._wake:
             for appender, count in asked.items():
-                waiting = self._waiting.pop(appender, [])
+                waiting = self._waiting.get(appender, [])
                 error = appender.failure()
                 left = []
                 for i, (target, everything, done) in enumerate(waiting):
                     durable = appender.durable.durable >= target
                     if durable and (not everything or i < count):
-                        ended.append((done, error if everything else None))
+                        self._ended.append((done, error if everything else None))
                     elif error is not None:
-                        ended.append((done, error))
+                        self._ended.append((done, error))
                     else:
                         left.append((target, everything, done))
                 if left:
                     self._waiting[appender] = left
-        for done, failure in ended:
+                else:
+                    self._waiting.pop(appender, None)
+        # Interrupted, it leaves the others to the link's thread, which may call one a second time.
+        while self._ended:
+            done, failure = self._ended[0]
             done(failure)
+            self._ended.popleft()
 
     def _append(self, batches: dict[RemoteAppender, Batch]) -> None:
         try:
@@ -289,7 +309,7 @@ class Link:
                     why = why or LostConnectionError("the log changes under its owner")
                     missing = self._settle(missing, accepted)
                 batches = missing
-            except LostConnectionError as exc:
+            except Exception as exc:  # refused, too: by a standby that is not promoted yet
                 why = exc
                 batches = {one: batch for one, batch in batches.items() if one.waits_for(batch)}
 

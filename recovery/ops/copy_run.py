@@ -32,7 +32,7 @@ def move_run(source: RunStore, target: RunStore, run_id: str) -> int:
     logs = _copied(source, target, run_id)
     try:
         source.remove(run_id, logs[""].next_lsn - 1)
-    except LogError as exc:  # somebody has resumed it since it was compared
+    except LogError as exc:  # it was resumed since it was compared
         raise _differs(target, run_id) from exc
     return _size(logs)
 

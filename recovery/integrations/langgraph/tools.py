@@ -264,7 +264,7 @@ class RecordedThread:
 class _Call:
     """A call of a graph's tool. An interrupt is no outcome of it, and neither is a failure of an
     earlier process: the graph stopped with it, and makes the call again when it resumes. A denial
-    is an outcome: nobody is asked again."""
+    is an outcome, and not asked for again."""
 
     def __init__(self, name: str, options: Mapping[str, Any], call_id: str) -> None:
         self._name, self._options, self._call_id = name, options, call_id

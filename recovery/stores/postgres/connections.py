@@ -89,6 +89,8 @@ def _timed(gen: Generator[Any, Any, T], until: float) -> Generator[Any, Any, T]:
 class Connections:
     """Connections to one server, each for one statement at a time. Thread-safe; fork-safe."""
 
+    sharing = threading.Lock()  # of those of this process
+
     def __init__(self, url: str, patience_s: float) -> None:
         self.url, self.address, self.schema = split_url(url)
         self._patience_s = patience_s
@@ -98,12 +100,13 @@ class Connections:
         self._is_checked = False
         self.outages, self._away_since = 0, 0.0
         weakref.finalize(self, _close_all, self._idle, self._pid)
+        _of_all.add(self)
 
     @classmethod
     def to(cls, url: str, patience_s: float) -> Connections:
         """Those of this process to this URL: its stores share them."""
         key = (url, patience_s, os.getpid())
-        with _lock:
+        with cls.sharing:
             found = _of_process.get(key)
             if found is None:
                 found = _of_process[key] = cls(url, patience_s)
@@ -114,8 +117,8 @@ class Connections:
         connection = self._taken()
         try:
             result = act(connection)
-        except psycopg.OperationalError as exc:
-            connection.close()
+        except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction) as exc:
+            connection.close()  # the latter is of a standby, in whose place the primary may come
             self._close_idle()  # they lead to the same server
             raise LostConnectionError(_text(exc)) from exc
         except BaseException:
@@ -257,9 +260,20 @@ class Connections:
             connection.execute(CREATE.replace("{s}", self.schema).encode())
 
 
-_lock = threading.Lock()
 _of_process: weakref.WeakValueDictionary[tuple[str, float, int], Connections]
 _of_process = weakref.WeakValueDictionary()
+_of_all: weakref.WeakSet[Connections] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    """Threads of the parent may have held the locks."""
+    Connections.sharing = threading.Lock()
+    for one in list(_of_all):
+        one._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _close_all(idle: list[_Connection], pid: int) -> None:
