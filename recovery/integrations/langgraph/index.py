@@ -72,6 +72,12 @@ class Index:
         spaces = self._spaces.values() if ns is None else [self._spaces.get(ns, {})]
         return [entry for space in spaces for entry in space.values() if entry.lsn]
 
+    def newest_lsns(self) -> dict[str, int]:
+        """The LSN of the newest checkpoint of each namespace, among those that were read."""
+        return {
+            ns: max(entry.lsn for entry in space.values()) for ns, space in self._spaces.items()
+        }
+
     def unrecorded(self) -> list[Entry]:
         """Checkpoints of which only writes are recorded."""
         self.all()

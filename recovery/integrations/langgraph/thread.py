@@ -136,8 +136,13 @@ class Thread:
                 return
             if isinstance(item, Damage):
                 self._raise(item)
-            if self.index.apply(item) is not None and item.lsn > self._seen.lsn:
+            is_first, known = not self._applied, self._seen.lsn
+            if self.index.apply(item) is not None and item.lsn > known:
                 self._seen.foreign[item.body["ns"]] = item.lsn
+            elif is_first and known:  # a snapshot: of others is what it has from after that
+                self._seen.foreign |= {
+                    ns: lsn for ns, lsn in self.index.newest_lsns().items() if lsn > known
+                }
             elif item.kind == "snapshot" and item.body["full"]:
                 self.states.clear()
                 self._recorded.clear()

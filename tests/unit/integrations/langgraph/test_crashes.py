@@ -32,6 +32,7 @@ from recovery.integrations.langgraph import (
     thread,
     threads,
 )
+from recovery.integrations.langgraph import saver as saver_module
 from recovery.integrations.langgraph.thread import log_name
 from recovery.stores.log_store import LogStore
 from tests.support.framework_lives import kills
@@ -407,11 +408,13 @@ def test_an_idle_worker_lets_go_and_another_goes_on_and_a_stale_one_is_refused(
         assert values(saver) == {"by": "me again"}
 
 
+@pytest.mark.parametrize("every", [64, 1], ids=["records", "snapshots"])
 @pytest.mark.parametrize("how", ["idle", "one of many", "closed"])
 def test_a_stale_writer_is_refused_also_when_its_thread_was_closed_meanwhile(
-    how: str, tmp_path: Path
+    how: str, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node may work for hours between two checkpoints."""
+    monkeypatch.setattr(saver_module, "EVERY", every)  # at the end of the log is a snapshot
     with EventLogSaver(tmp_path, threads_open_max=1) as saver, EventLogSaver(tmp_path) as other:
 
         def closes() -> None:
