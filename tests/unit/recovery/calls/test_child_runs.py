@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -810,14 +812,24 @@ def test_those_that_wait_for_a_place_stop_too() -> None:
     assert slept == []
 
 
-def test_whoever_waits_for_a_place_no_longer_makes_no_room() -> None:
-    places = ChildSlots(1)
-    first, second = places.ask(), places.ask()
-    places.leave(second)
-    third = places.ask()
-    assert (first.done(), third.done()) == (True, False)
-    places.leave(first)
-    assert third.result()
+def test_those_that_wait_for_a_place_in_threads_stop_too() -> None:
+    at_work = threading.Barrier(2)
+
+    def child(run: SyncRun) -> None:
+        at_work.wait(60)
+        runner.stop()
+
+    def agent(run: SyncRun) -> None:
+        with ThreadPoolExecutor(5) as pool:
+            made = [pool.submit(copy_context().run, run.child, child, i) for i in range(5)]
+        for one in made:
+            one.result()
+
+    store = CheckpointStore()
+    runner = RecoverableAgent(agent, store, max_children=2)
+    with pytest.raises(StoppedError):
+        runner.run_with_recovery_sync("task", "run")
+    assert len(store.backend.run_ids()) == 3
 
 
 def test_a_cancelled_wait_for_a_place_leaves_it_to_the_next() -> None:
