@@ -29,6 +29,7 @@ from recovery import (
     SyncRun,
     tool,
 )
+from recovery.agent.run import execution_of
 from recovery.agent.undo_run import undo
 from recovery.calls import child_slots
 from recovery.calls.child_slots import ChildSlots
@@ -813,13 +814,18 @@ def test_those_that_wait_for_a_place_stop_too() -> None:
 
 
 def test_those_that_wait_for_a_place_in_threads_stop_too() -> None:
-    at_work = threading.Barrier(2)
+    at_work, stopped, parents = threading.Barrier(2), threading.Event(), list[Any]()
 
     def child(run: SyncRun) -> None:
-        at_work.wait(60)
-        runner.stop()
+        if at_work.wait(60) == 0:
+            while len(parents[0].sessions) < 5:
+                time.sleep(0.001)
+            runner.stop()
+            stopped.set()
+        stopped.wait(60)  # else its place would be free before all have been stopped
 
     def agent(run: SyncRun) -> None:
+        parents.append(execution_of(run).children)
         with ThreadPoolExecutor(5) as pool:
             made = [pool.submit(copy_context().run, run.child, child, i) for i in range(5)]
         for one in made:
