@@ -39,6 +39,8 @@ from recovery.errors import AmbiguousCallError, DivergenceError
 from recovery.graph import Graph, GraphExecutor, NodeContext
 from recovery.journal.events import CallIntended, CallReturned
 from recovery.testing import crash_everywhere
+from recovery.values.pack import pack_arguments
+from recovery.values.types import digest
 from tests.support.lives import RUN, Died, die_in, disk_store, forget, recorded, run, run_sync
 from tests.support.scale import scaled
 
@@ -1187,6 +1189,12 @@ def test_equal_calls_are_told_apart_by_what_else_they_are_given(what: str) -> No
 
     assert run(agent, CheckpointStore())["result"] == {"a": "a 1", "b": "b 1"}
     assert sorted(done) == ["a", "b"]
+
+
+def test_an_empty_list_is_no_conversation(store: CheckpointStore) -> None:
+    run_sync(lambda run: run.call(reply, [], "m"), store)
+    (intent,) = recorded(store, CallIntended)
+    assert intent.digest == digest(pack_arguments(([], "m"), {}, ""))
 
 
 def test_a_partial_may_leave_places_open(monkeypatch: pytest.MonkeyPatch) -> None:

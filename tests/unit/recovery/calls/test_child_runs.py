@@ -826,8 +826,9 @@ def test_those_that_wait_for_a_place_in_threads_stop_too() -> None:
 
     def agent(run: SyncRun) -> None:
         parents.append(execution_of(run).children)
+        start: Any = run.child
         with ThreadPoolExecutor(5) as pool:
-            made = [pool.submit(copy_context().run, run.child, child, i) for i in range(5)]
+            made = [pool.submit(copy_context().run, start, child, i) for i in range(5)]
         for one in made:
             one.result()
 

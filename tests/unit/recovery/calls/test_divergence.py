@@ -341,3 +341,21 @@ def test_the_page_has_each_edit_with_its_verdict() -> None:
         for what in " ".join(item.split()).partition(": ")[0].split("; ")
     ]
     assert sorted(said) == sorted((edit.what, edit.verdict) for edit in EDITS)
+
+
+def test_a_read_under_the_id_of_a_side_effect_is_not_made_in_its_place() -> None:
+    async def sends(run: Run) -> None:
+        await with_id(run)
+        raise DiesError
+
+    async def looks(run: Run) -> None:
+        await run.call(look, "a", call_id="call_1")
+
+    executed.clear()
+    store = CheckpointStore()
+    for agent, error in ((sends, DiesError), (looks, DivergenceError)):
+        with pytest.raises(error):
+            asyncio.run(
+                RecoverableAgent(agent, store, max_recoveries=0).run_with_recovery("task", "run")
+            )
+    assert executed == {"a": 1}
