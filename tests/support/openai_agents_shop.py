@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -333,29 +334,26 @@ async def chats(run: Run) -> Any:
     handmade = FunctionTool("search", "Search.", {"type": "object"}, by_handmade, False)
     model = FakeModel(refund_decides, place=outside.place())
     clerk = Agent("clerk", model=model, tools=[refund, erase, handmade])
-    session = SQLiteSession("chat", outside.place() / "session.db")
-    all_told = []
-    for text in ("refund me", "and again"):
+    file, all_told = outside.place() / "session.db", []
+    with closing(SQLiteSession("chat", file)) as session:
+        for text in ("refund me", "and again"):
 
-        async def ask(hooks: Bodies, text: str = text) -> Any:
-            options: dict[str, Any] = {"session": session, "hooks": hooks, "run_config": QUIET}
-            result = await Runner.run(clerk, text, **options)
-            while result.interruptions:
-                state = result.to_state()
-                for item in result.interruptions:
-                    if await run.call(approved, item.raw_item.name):
-                        state.approve(item)
-                    else:
-                        state.reject(item)
-                result = await Runner.run(clerk, state, **options)
-            return result
+            async def ask(hooks: Bodies, text: str = text) -> Any:
+                options: dict[str, Any] = {"session": session, "hooks": hooks, "run_config": QUIET}
+                result = await Runner.run(clerk, text, **options)
+                while result.interruptions:
+                    state = result.to_state()
+                    for item in result.interruptions:
+                        if await run.call(approved, item.raw_item.name):
+                            state.approve(item)
+                        else:
+                            state.reject(item)
+                    result = await Runner.run(clerk, state, **options)
+                return result
 
-        all_told.append(await told(run, ask))
-    session.close()
-    again = SQLiteSession("chat", outside.place() / "session.db")
-    kept = await again.get_items()
-    again.close()
-    return [all_told, kept]
+            all_told.append(await told(run, ask))
+    with closing(SQLiteSession("chat", file)) as again:
+        return [all_told, await again.get_items()]
 
 
 async def told(run: Run, ask: Callable[[Bodies], Any]) -> Any:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -449,7 +450,8 @@ def test_a_session_that_asks_a_model_is_refused(store: Store) -> None:
         async def run_compaction(self, args: Any = None) -> None: ...
 
     async def fn(run: Run) -> Any:
-        return await output(Agent("one", model=one_call("f")), session=Compacting("s"))
+        with closing(Compacting("s")) as session:
+            return await output(Agent("one", model=one_call("f")), session=session)
 
     with pytest.raises(ValueError, match="a Compacting cannot be recorded"):
         lived(store, fn)

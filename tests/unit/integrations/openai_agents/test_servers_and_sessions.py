@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -103,6 +105,12 @@ class Cut(SQLiteSession):
         return item
 
 
+@pytest.fixture
+def chat() -> Iterator[Cut]:
+    with closing(Cut("chat")) as session:
+        yield session
+
+
 async def write(session: Any) -> Any:
     await session.add_items([{"role": "user", "content": text} for text in "abcd"])
     last = await session.pop_item()
@@ -110,10 +118,9 @@ async def write(session: Any) -> Any:
 
 
 @pytest.mark.parametrize("when", ["before", "after", "beside another writer"])
-def test_a_write_that_a_crash_cuts_short_is_made_once(when: str) -> None:
-    inner = Cut("chat")
-    inner.when = when
-    session = recorded_session(inner)
+def test_a_write_that_a_crash_cuts_short_is_made_once(chat: Cut, when: str) -> None:
+    chat.when = when
+    session = recorded_session(chat)
 
     async def writes(run: Run) -> Any:
         return await write(session)
@@ -127,12 +134,12 @@ def test_a_write_that_a_crash_cuts_short_is_made_once(when: str) -> None:
         return
     found = asyncio.run(agent.run_with_recovery("task", RUN))["result"]
     assert found == ["d", ["a", "b", "c"]]
-    assert found == asyncio.run(write(recorded_session(SQLiteSession("another"))))
+    with closing(SQLiteSession("another")) as another:
+        assert found == asyncio.run(write(recorded_session(another)))
 
 
-def test_a_session_is_cleared_once_more_after_a_crash() -> None:
-    inner, deaths = SQLiteSession("chat"), [Died()]
-    session = recorded_session(inner)
+def test_a_session_is_cleared_once_more_after_a_crash(chat: Cut) -> None:
+    session, deaths = recorded_session(chat), [Died()]
 
     async def clears(run: Run) -> Any:
         await write(session)
@@ -145,4 +152,4 @@ def test_a_session_is_cleared_once_more_after_a_crash() -> None:
     with pytest.raises(Died):
         asyncio.run(agent.run_with_recovery("task", RUN))
     assert asyncio.run(agent.run_with_recovery("task", RUN))["result"] == []
-    assert asyncio.run(inner.get_items()) == []
+    assert asyncio.run(chat.get_items()) == []
