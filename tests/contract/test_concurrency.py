@@ -197,13 +197,11 @@ def test_run_wait_says_what_it_takes(given: Any, error: str) -> None:
 
 
 def test_a_recovery_that_waits_for_a_sleep_of_the_agent_says_so(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, clock: Clock
 ) -> None:
-    monkeypatch.setattr("recovery.agent.replay_order.SLEEPING_S", 0.02)
-
     async def agent(run: Run) -> None:
         await run.call(send, "before")
-        await asyncio.sleep(0.1)  # the sleep
+        await asyncio.sleep(9)  # the sleep
         await run.call(send, "behind")
 
     with caplog.at_level(logging.WARNING, "recovery"):

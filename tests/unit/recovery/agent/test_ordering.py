@@ -409,14 +409,20 @@ def test_a_read_that_is_made_again_comes_behind_what_was_recorded_then(clock: Cl
 def test_threads_of_an_async_agent_get_their_results_in_the_recorded_order() -> None:
     order: list[str] = []
     killed: list[CheckpointStore] = []
+    b_has, a_asks, died = (threading.Event() for _ in range(3))
 
     @tool(after_crash="retry")
     def outer(what: str) -> str:
-        time.sleep(0.1 * (what == ("b" if killed else "a")))
+        if what == ("b" if killed else "a"):
+            (a_asks if killed else b_has).wait(30)
+        elif killed:
+            a_asks.set()
         order.append(str(look_at(what)))
+        b_has.set()
         if len(order) == 2:  # and neither of the outer calls has an outcome
             killed.append(after_death(store))
-        time.sleep(0.2)
+            died.set()
+        died.wait(30)
         return order[-1]
 
     async def agent(run: Run) -> Any:
