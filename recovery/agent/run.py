@@ -19,7 +19,7 @@ from recovery.calls.child_runs import Runner
 from recovery.calls.waiting import SLEEP, WAIT_FOR, sleep_arguments, wait_for_arguments
 from recovery.declare.scope import current_scope
 from recovery.declare.settings import ChildOptions
-from recovery.declare.spec import ToolSpec, spec_of
+from recovery.declare.spec import ToolSpec, spec_to_call
 from recovery.engine.execution import Execution
 from recovery.engine.randomness import a_number, an_id
 from recovery.journal.call import Arguments
@@ -188,7 +188,7 @@ class Run(_RunBase):
                 of a step.
             **kwargs: Its arguments by name.
         """
-        spec, token = spec_of(function), Token()
+        spec, token = spec_to_call(function), Token()
         execution = self._execution
         made = _called(execution, token, spec, (args, kwargs), call_id)
         what = f"run.call({spec.name}, ...)"
@@ -213,7 +213,7 @@ class Run(_RunBase):
         (``@tool(combine=...)``; text and bytes are joined, others make a list). On replay
         nothing is executed, and the chunks are made from the outcome. See docs/streaming.md.
         """
-        return self._execution.open_stream(spec_of(function), (args, kwargs), call_id)
+        return self._execution.open_stream(spec_to_call(function), (args, kwargs), call_id)
 
     @noted
     async def undo(
@@ -394,7 +394,7 @@ class SyncRun(_RunBase):
         self, function: Callable[..., Any], /, *args: Any, call_id: Any = "", **kwargs: Any
     ) -> Any:
         """Call a function, sync or async, so that it is never executed twice; see ``Run.call``."""
-        return self._execution.perform_sync(spec_of(function), (args, kwargs), call_id)
+        return self._execution.perform_sync(spec_to_call(function), (args, kwargs), call_id)
 
     @overload
     def stream(
@@ -408,7 +408,7 @@ class SyncRun(_RunBase):
         self, function: Callable[..., Any], /, *args: Any, call_id: Any = "", **kwargs: Any
     ) -> SyncStream:
         """Call a generator function, and get its chunks live with ``for``; see ``Run.stream``."""
-        return self._execution.open_stream(spec_of(function), (args, kwargs), call_id)
+        return self._execution.open_stream(spec_to_call(function), (args, kwargs), call_id)
 
     def undo(
         self, since: int = 0, tools: Iterable[Callable[..., Any]] = ()

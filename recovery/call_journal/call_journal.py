@@ -17,7 +17,7 @@ from recovery.call_journal.journal_execution import JournalExecution
 from recovery.calls.in_doubt import resolve_covered
 from recovery.declare.scope import current_call
 from recovery.declare.settings import Settings
-from recovery.declare.spec import AfterCrash, spec_of
+from recovery.declare.spec import AfterCrash, spec_to_call
 from recovery.engine.event_listener import listen
 from recovery.engine.lifecycle import RunSession
 from recovery.errors import RecoveryError, Stop
@@ -132,7 +132,7 @@ class CallJournal:
         recorded (RefusedValueError).
         """
         self._check_open()
-        return await self._run.perform_async(spec_of(function), (args, kwargs), call_id)
+        return await self._run.perform_async(spec_to_call(function), (args, kwargs), call_id)
 
     @overload
     def call_sync(
@@ -152,7 +152,7 @@ class CallJournal:
     ) -> Any:
         """``call`` from plain code, in the present thread (an async function gets a loop)."""
         self._check_open()
-        return self._run.perform_sync(spec_of(function), (args, kwargs), call_id)
+        return self._run.perform_sync(spec_to_call(function), (args, kwargs), call_id)
 
     def start(
         self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
@@ -164,7 +164,7 @@ class CallJournal:
         ``call_id``: see ``call``.
         """
         self._check_open()
-        return self._run.start(spec_of(function), (args, kwargs), call_id)
+        return self._run.start(spec_to_call(function), (args, kwargs), call_id)
 
     def resume(self, known: Iterable[str | FinishedCall]) -> None:
         """Say which outcomes the loop's checkpoint holds, once: for a loop that reads it later.
@@ -207,7 +207,7 @@ class CallJournal:
         from now on.
         """
         self._check_open()
-        self._run.doubt(spec_of(function), (args, kwargs), call_id)
+        self._run.doubt(spec_to_call(function), (args, kwargs), call_id)
 
     def park(self, calls: Iterable[Call]) -> NoReturn:
         """Stop the journal until these ``calls`` in doubt are resolved (InDoubtError)."""

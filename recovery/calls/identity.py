@@ -30,7 +30,7 @@ from eventlog import Packed, RefusedValueError
 from recovery.agent_code.closures import Origin, differing, origin_of, where_of
 from recovery.declare.parameters import Form, equals, form_of
 from recovery.declare.scope import Scope
-from recovery.declare.spec import ToolSpec, function_name, spec_of
+from recovery.declare.spec import ToolSpec, function_name, spec_to_call
 from recovery.engine.call_in_progress import Identified
 from recovery.errors import Ambiguity
 from recovery.journal.call import Arguments
@@ -397,7 +397,7 @@ def plainly(spec: ToolSpec, given: Arguments) -> tuple[ToolSpec, Arguments]:
         args, kwargs = _filled(function, args), {**function.keywords, **kwargs}
         spec = replace(spec, bound=(*spec.bound, *function.args, *function.keywords.values()))
         function = function.func
-    inner = spec_of(function)
+    inner = spec_to_call(function)
     settings = inner if is_plain else spec
     spec = replace(
         settings, function=inner.function, owner=inner.owner, bound=(*inner.bound, *spec.bound)

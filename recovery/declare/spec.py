@@ -88,6 +88,21 @@ def spec_of(function: Callable[..., Any]) -> ToolSpec:
     return ToolSpec(function_name(function), function)
 
 
+def spec_to_call(function: Callable[..., Any]) -> ToolSpec:
+    """The spec of a function that is to be called by it. TypeError for a decorator around a tool:
+    ``functools.wraps`` gives it the mark of the tool, so the call would leave the decorator out."""
+    spec = spec_of(function)
+    inner = getattr(function, "__wrapped__", None)
+    if inner is not None and getattr(inner, "tool_spec", None) is getattr(function, "tool_spec", 0):
+        code = getattr(function, "__code__", None)
+        around = code.co_qualname.partition(".")[0] if code else type(function).__name__
+        raise TypeError(
+            f"{spec.name} is a @tool with a decorator above it, {around}, which this call would "
+            f"leave out. Write @tool once, above {around}; or call {spec.name}(...) itself"
+        )
+    return spec
+
+
 def _no_function(given: Any) -> TypeError:
     if inspect.iscoroutine(given):
         name = given.__name__

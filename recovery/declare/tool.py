@@ -22,6 +22,7 @@ from recovery.declare.spec import (
     is_async,
     is_generator,
     spec_of,
+    spec_to_call,
 )
 from recovery.declare.tool_options import check_identity, checked
 from recovery.journal.call import Call
@@ -59,7 +60,7 @@ class ToolOptions(TypedDict, total=False):
 def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
     """The spec of a function, or of a tool with changes of these options."""
     check_names("@tool", options, ToolOptions.__annotations__)
-    spec = spec_of(function)
+    spec = spec_to_call(function)
     if isinstance(function, functools.partial):  # of a tool, maybe
         spec = replace(spec_of(inside_partials(function)), function=function, owner="")
     elif spec.function is function:

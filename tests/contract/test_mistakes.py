@@ -8,6 +8,7 @@ message that a reader needs: what it is about, and what to write.
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import re
 import signal as signals
@@ -82,6 +83,12 @@ async def fetch(url: str = "") -> str:
 
 @tool(undo=lambda call, outcome: None)
 def pay(cents: int) -> int:
+    return cents
+
+
+@functools.cache
+@tool
+def charge(cents: int) -> int:
     return cents
 
 
@@ -226,6 +233,22 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
     ),
     "steps twice": (lambda s: run(s, twice), ("run.steps()", "one loop")),
     "call not awaited": (lambda s: run(s, not_awaited), ("await", "search", "test_mistakes.py")),
+    "decorator above @tool": (
+        within(lambda run: run.call(charge, 5)),
+        ("charge", "lru_cache", "leave out", "once, above", "charge(...)"),
+    ),
+    "decorator above @tool, in a partial": (
+        within(lambda run: run.call(functools.partial(charge, 5))),
+        ("charge", "lru_cache", "leave out"),
+    ),
+    "decorator above @tool, awaited": (
+        within_async(lambda run: run.call(charge, 5)),
+        ("charge", "lru_cache", "leave out"),
+    ),
+    "@tool around a decorator above @tool": (
+        lambda s: tool(charge, timeout_s=5),
+        ("charge", "lru_cache", "once, above"),
+    ),
     "agent with @tool": (
         lambda s: RecoverableAgent(pay, s),
         ("remove @tool", "agent function pay"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import subprocess
 import sys
@@ -438,6 +439,19 @@ def test_an_agent_as_a_tool_that_would_not_be_recorded_is_refused(store: Store) 
     with pytest.raises(TypeError, match=r"recorded\(agent\)\.as_tool"):
         lived(store, asks(inner.as_tool("inner", "Ask.")))
     assert events(store, CallIntended) == []
+
+
+def test_a_decorator_above_a_tool_is_not_left_out_in_silence(store: Store) -> None:
+    @tool
+    def pay(cents: int) -> int:
+        return cents
+
+    @functools.wraps(pay)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        return pay(*args, **kwargs)
+
+    with pytest.raises(TypeError, match="pay is a @tool with a decorator above it"):
+        lived(store, asks(function_tool(checked)))
 
 
 def test_a_tool_of_this_machine_is_refused(store: Store) -> None:
