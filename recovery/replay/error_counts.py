@@ -52,12 +52,13 @@ class RunError:
     """An error that an agent's own code raised, the last one of its run.
 
     ``step``: where the run was. ``place``: file, line and function that raised it. ``in_a_row``:
-    how often it came at this step and place since the run last got further; ``total``: errors of
-    the run so far. ``lsn`` and ``timestamp`` (seconds since 1970): its record. ``goes_on``: whether
-    the process that recorded it recovered the run by itself. ``is_past``: whether the run has got
-    further since. ``call``: the call whose result could not be recorded, 0 for any other error.
-    ``of_code``: whether unchanged code raises it again. ``traceback`` is empty, and ``of_code``
-    False, if a checkpoint was taken since.
+    how often it came at this step and place since the run last got further (when a process recovers
+    the run by itself, that counts once); ``total``: errors of the run so far. ``lsn`` and
+    ``timestamp`` (seconds since 1970): its record. ``goes_on``: whether the process that recorded
+    it recovered the run by itself. ``is_past``: whether the run has got further since. ``call``:
+    the call whose result could not be recorded, 0 for any other error. ``of_code``: whether
+    unchanged code raises it again. ``traceback`` is empty, and ``of_code`` False, if a checkpoint
+    was taken since.
     """
 
     type: str
@@ -154,7 +155,9 @@ class ErrorTally:
                 and not self._is_past
                 and ((known.type, known.place, known.step) == (event.type, event.place, event.step))
             )
-            self._in_a_row = self._in_a_row + 1 if same else 1
+            # Those within a process follow each other in less than a second: an outage is longer.
+            again = known is None or not known.goes_on
+            self._in_a_row = self._in_a_row + again if same else 1
             self.total += 1
             self._last, self._lsn, self._time_ns, self._is_past = event, lsn, time_ns, False
         elif self._last is not None and not self._is_past:

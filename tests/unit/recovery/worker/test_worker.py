@@ -270,6 +270,24 @@ def test_a_run_that_waits_frees_its_place(store: CheckpointStore) -> None:
     assert [one.status().state for one in handles] == ["waiting", "finished"]
 
 
+def test_a_short_outage_quarantines_no_run(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recovery.worker.worker.RETRY_MIN_S", 0.02)
+    monkeypatch.setattr("recovery.agent.agent_errors.BACKOFF_S", 0.001)
+    executed = Counter[str]()
+
+    def calls_out(run: SyncRun) -> str:
+        executed["calls_out"] += 1
+        if executed["calls_out"] <= 8:  # of two executions, each with three recoveries
+            raise ConnectionError("the network is down")
+        return "done"
+
+    store.submit("calls_out", None, "run")
+    worker = work(store, calls_out)
+    assert states(store) == {"run": "finished"} and not worker.stats.quarantined
+
+
 def test_a_run_that_fails_at_one_place_again_and_again_is_left_alone(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
