@@ -158,12 +158,10 @@ class Contents:
             if id(value) in known:
                 continue
             known.add(id(value))
-            # Most are of these types, and a state may hold many.
-            kind = type(value)
-            held = value.copy() if kind is list or kind is dict else _contents_of(value)
+            held = _contents_of(value)
             if held is not None:
                 self._held.append((value, held))
-            inside = held.values() if kind is dict else _inside(value if held is None else held)
+            inside = _inside(value if held is None else held)
             to_see += [one for one in inside if type(one) not in _UNCHANGING]
 
     def put_back(self) -> None:
@@ -198,7 +196,7 @@ def _contents_of(value: Any) -> Any:
 def _inside(held: Any) -> Collection[Any]:
     match held:
         case dict():
-            return [*held.values()]
+            return held.values()
         case list() | tuple() | set() | frozenset():
             return held
     return ()

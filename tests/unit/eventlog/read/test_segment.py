@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import msgpack
 import pytest
 
 from eventlog import EventLog
 from eventlog.format.durable_mark import DurableMark, encode_mark
 from eventlog.format.footer import Footer, digest_holds, read_footer
-from eventlog.format.frame import FRAME_SIZE, HEADER_SIZE
+from eventlog.format.frame import (
+    FOOTER,
+    FRAME_SIZE,
+    HEADER_SIZE,
+    encode_frame,
+    encode_trailer,
+    padded,
+)
 from eventlog.format.names import MARK_NAME, segment_name, segment_number
 from eventlog.read import segment_files
 from eventlog.read.segment_files import read_mark, read_segment
@@ -72,6 +80,31 @@ def test_a_footer_that_was_hurt_is_none() -> None:
         hurt[offset] ^= 1 << offset % 8
         assert footer_of(hurt) is None
         assert footer_of(content[:offset]) is None
+
+
+def with_index(flat: object) -> Footer | None:
+    """The footer of a segment of four records, at offset 400, with another index."""
+    _, content = closed()
+    salt, offset = bytes(content[56:60]), 400
+    body = bytes(msgpack.packb([True, flat, b"digest"]))
+    body = body.ljust(padded(len(body)), b"\0") + encode_trailer(salt, offset)
+    frame = encode_frame(salt, FOOTER, 0, body, (5, 4, 4))
+    return read_footer(bytes(content[:offset]) + frame, salt)
+
+
+def test_an_index_that_no_writer_makes_is_none() -> None:
+    _, content = closed()
+    footer = footer_of(content)
+    assert footer is not None and footer.offset == 400
+    for index in ([1, 64], [1, 64, 2, 64], [5, 400], [1, 64, 3, 200, 3, 200]):
+        found = with_index(index)
+        assert found is not None and [one for pair in found.index for one in pair] == index
+    for wrong in (
+        *([], [1], [1, 64, 2], [1, 63], [1, 401], [0, 64], [6, 64], [1, 64, 6, 200]),
+        *([2, 64, 1, 200], [1, 200, 2, 64], [1, 64, 2, 200, 3, 100]),
+        *(["1", 64], [True, 64], [1, 64.0], None, 7, {1: 64}),
+    ):
+        assert with_index(wrong) is None
 
 
 def test_the_index_leads_near_every_record() -> None:

@@ -345,6 +345,31 @@ def test_a_heartbeat_holds_up_no_outcome(clock: Clock) -> None:
     assert clock.ahead < 60
 
 
+def test_a_call_that_waits_for_its_turn_when_the_run_ends_does_not_wait_for_ever(
+    clock: Clock,
+) -> None:
+    left: list[asyncio.Task[Any]] = []
+
+    async def agent(run: Run) -> None:
+        if run.recovery_count:
+            left.append(asyncio.create_task(run.call(look, "new")))
+            await asyncio.sleep(1)
+        else:
+            await run.call(look, "recorded")
+        raise DiesError
+
+    async def job() -> None:
+        of = RecoverableAgent(agent, CheckpointStore(), max_recoveries=0)
+        for _ in range(2):
+            with pytest.raises(DiesError):
+                await of.run_with_recovery("t", "run")
+        await asyncio.wait(left, timeout=5)
+        assert left[0].done() and left[0].exception() is not None
+
+    run_in(clock, job())
+    assert executed == {"recorded": 1}
+
+
 # The first life leaves a task to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_code_that_sleeps_between_its_calls_is_waited_for_each_time(clock: Clock) -> None:

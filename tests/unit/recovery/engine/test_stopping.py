@@ -228,6 +228,7 @@ def test_a_cancellation_from_outside_stays_one() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert task.cancelling() == 1  # what the library may take back is its own
 
     asyncio.run(main())
 

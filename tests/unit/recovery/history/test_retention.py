@@ -365,9 +365,12 @@ def test_a_run_whose_checkpoints_are_all_lost_is_damaged_and_not_begun_anew() ->
     store = pruned(200, windowed(200, dies_at(190)))
     harm(store, lambda frame: True)
     before = executed.copy()
-    with pytest.raises(DamagedRunError, match="removed by retention, and no checkpoint"):
+    with pytest.raises(DamagedRunError, match="removed by retention, and no checkpoint") as caught:
         RecoverableAgent(windowed(300), store).run_with_recovery_sync("task", RUN)
     assert executed == before
+    with reader(store) as log:
+        (lost,) = [(one.first_lsn, one.last_lsn) for one in caught.value.damage]
+        assert lost == (1, log.oldest_lsn - 1)
     found = status(store, RUN)
     assert found.state == "unreadable" and "removed by retention" in found.why
 
