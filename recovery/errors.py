@@ -8,7 +8,7 @@ from typing import Any
 
 from eventlog.errors import Damage
 from eventlog.light_dataclass import light_dataclass
-from recovery.text import quoted, shorten
+from recovery.text import SEALED_TEXT, quoted, shorten
 
 __all__ = [
     "AmbiguousCallError",
@@ -64,11 +64,12 @@ class TaskMismatchError(RecoveryError):
     Use another ``run_id`` for the new task, or pass ``recorded`` to resume the old one.
     """
 
-    def __init__(self, run_id: str, recorded: Any, given: Any) -> None:
+    def __init__(self, run_id: str, recorded: Any, given: Any, is_sealed: bool = False) -> None:
         self.run_id, self.recorded, self.given = run_id, recorded, given
+        was, now = (SEALED_TEXT if is_sealed else shorten(one, 2000) for one in (recorded, given))
         super().__init__(
             f"run {run_id!r} is about another task. Nothing was executed.\n"
-            f"  recorded: {shorten(recorded, 2000)}\n  given:    {shorten(given, 2000)}\n"
+            f"  recorded: {was}\n  given:    {now}\n"
             "Use another run_id for the new task, or give the recorded task to resume this run."
         )
 
@@ -421,8 +422,11 @@ class RunFailedError(RecoveryError):
     ``type_name``, ``message`` and ``traceback`` are those of the recorded cause; ``call`` is the
     LSN of the recorded tool failure that caused it, 0 if it was none. ``agent.retry(run_id)`` makes
     that call again and resumes the run; ``RunHandle.resolve`` gives it another outcome.
-    ``options``: of the command for that.
+    ``options``: of the command for that. ``is_sealed``: the cause is encrypted in the log, and log
+    lines do not have it.
     """
+
+    is_sealed = False
 
     def __init__(
         self, run_id: str, cause: tuple[str, str, str], call: int, options: str = ""

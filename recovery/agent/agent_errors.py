@@ -59,7 +59,8 @@ def note_error(
     log: WritableLog, history: History, run: Execution, exc: Exception, *, goes_on: bool
 ) -> None:
     """Record the agent's exception; durable soon. A failure of the log is only logged."""
-    what = failure(0, exc, run.scrubber)
+    sealed = run.sealed_by(exc)
+    what = failure(0, exc, run.secrets if sealed else run.scrubber)
     call = exc.lsn if isinstance(exc, UnrecordedResultError) else 0
     place = place_of(exc.__traceback__)
     event = AgentRaised(
@@ -70,6 +71,7 @@ def note_error(
         place,
         goes_on,
         call,
+        sealed=sealed,
         of_code=None if can_get_better(exc) else True,
     )
     try:
@@ -142,15 +144,18 @@ def end_if_permanent(log: WritableLog, history: History, run: Execution, exc: Ex
             check_open(run)
     except Stop as stop:
         raise stop.error from exc
-    what = failure(0, exc, run.scrubber)
+    sealed = run.sealed_by(exc)
+    what = failure(0, exc, run.secrets if sealed else run.scrubber)
     call = calls[0] if calls else 0
-    record(log, history, RunFailed(what.type, what.message, what.traceback, call))
+    record(log, history, RunFailed(what.type, what.message, what.traceback, call, sealed))
     log.commit()
     if not call:
         cancel_children(run.store, log, run.run_id, "")
     cause = what.type, what.message, what.traceback
     options = retry_options(history.started, run.store.backend)
-    raise RunFailedError(run.run_id, cause, call, options) from exc
+    error = RunFailedError(run.run_id, cause, call, options)
+    error.is_sealed = sealed is not None
+    raise error from exc
 
 
 def _failed_call(exc: BaseException | None, failed: dict[int, int]) -> int:

@@ -33,12 +33,14 @@ def ending_of(
             "that does not tell the two names apart. Nothing was executed."
         )
     if started is not None and task is not RECORDED and not _is_same(started.task, task):
-        raise TaskMismatchError(run_id, started.task, task)
+        raise TaskMismatchError(run_id, started.task, task, bool(started.subject))
     if isinstance(ended, RunCancelled):
         raise RunCancelledError(run_id, ended.who, ended.why, ended.calls)
     if isinstance(ended, RunFailed):
         cause = ended.type, ended.message, ended.traceback
-        raise RunFailedError(run_id, cause, ended.call, retry_options(started, store))
+        error = RunFailedError(run_id, cause, ended.call, retry_options(started, store))
+        error.is_sealed = ended.sealed is not None
+        raise error
     if isinstance(ended, RunUndone):
         raise RunUndoneError(run_id, ended.who, ended.why)
     return ended

@@ -46,7 +46,7 @@ from recovery.journal.events import RunCancelled, RunFailed, RunFinished, RunUnd
 from recovery.journal.failure import message_of
 from recovery.stores.file import default_directory
 from recovery.stores.protocol import RunStore
-from recovery.text import quoted
+from recovery.text import SEALED_TEXT, quoted
 from recovery.values.declared_types import declare
 from recovery.values.pack import pack
 from recovery.values.type_variables import Result
@@ -391,7 +391,9 @@ class RecoverableAgent(Generic[Result]):
         history.subjects.check_known()
         if history.started is None:
             own = self.settings.subject_of(task)
-            session.subject = history.subjects.ids_of(own) if own else session.subject
+            if own:  # besides the subject that its task was submitted for, or of its parent's call
+                both = {*session.subject, *history.subjects.ids_of(own)}
+                session.subject = tuple(sorted(both))
             if session.parent is None:
                 session.agent_object = object_name(self, self.agent_fn, self._made_in)
         check_restored(session.run_id, history.started, history.restored, serves)
@@ -470,7 +472,7 @@ class RecoverableAgent(Generic[Result]):
                     "run %s: recovering from %s: %s",
                     run_id,
                     type(exc).__name__,
-                    quoted(message_of(exc, run.scrubber)),
+                    SEALED_TEXT if run.quoted_by(exc) else quoted(message_of(exc, run.scrubber)),
                 )
             finally:
                 run.close()

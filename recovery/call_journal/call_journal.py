@@ -82,14 +82,16 @@ class CallJournal:
         self.run_id = run_id
         session, of = RunSession(run_id), _store_of(store, parent)
         if parent is not None:
-            call = current_call()
-            uid = execution_of(parent).uid
-            session.parent = ParentRun(parent.run_id, uid, call.lsn if call is not None else 0)
+            call, above = current_call(), execution_of(parent)
+            lsn = call.lsn if call is not None else 0
+            session.parent = ParentRun(parent.run_id, above.uid, lsn)
+            session.subject = above.subjects.of_call(lsn) or above.subjects.run
         self._log = session.claim(of, takeover=False)
         try:
             history = load(self._log, run_id, of.approvers)
             _check(run_id, history)
             listen(history, of.backend, None)
+            history.subjects.open(run_id, of.backend)
             begin(of, None, self._log, history, session, CALL_JOURNAL)
             self._run = JournalExecution(self._log, history, of, settings)
             history.entries = []

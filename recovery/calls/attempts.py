@@ -225,7 +225,7 @@ def _returned(run: Execution, spec: ToolSpec, scope: Scope, value: Any) -> CallO
     try:
         event = CallReturned(call.lsn, _packed(spec, value), used)
     except RefusedValueError as exc:
-        refuse_result(run, spec, call, exc, value)
+        refuse_result(run, spec, call, exc, marked or value)
     if value.__class__ in _SETS:
         from recovery.agent_code.warn_once import warn_of_set  # noqa: PLC0415 - rare
 
@@ -235,7 +235,7 @@ def _returned(run: Execution, spec: ToolSpec, scope: Scope, value: Any) -> CallO
         said = event if marked is None else replace(event, value=marked.of(event.value))
         return CallOutcome(run.record(said), event)
     except RefusedValueError as exc:  # too large
-        refuse_result(run, spec, call, RefusedValueError(path, exc.reason), value)
+        refuse_result(run, spec, call, RefusedValueError(path, exc.reason), marked or value)
 
 
 def _resolve_inside(

@@ -44,6 +44,7 @@ from recovery.journal.keys import call_scope
 from recovery.journal.links import RETRIED, ParentRun, child_run_id
 from recovery.replay.children import children_of
 from recovery.replay.retries import Retries
+from recovery.text import SEALED_TEXT
 from recovery.values.type_names import type_name
 from recovery.values.type_variables import Result
 
@@ -236,6 +237,9 @@ class Children:
         except Exception as exc:
             if isinstance(exc, _ENDED) and exc.run_id == child:
                 raise _failed(child, exc) from exc
+            if run.subjects.of_call(call.lsn) and not isinstance(exc, RecoveryError):
+                hidden = RecoveryError(f"{type(exc).__name__}: {SEALED_TEXT}")
+                hidden.__cause__, exc = exc, hidden
             self._parked[call.lsn] = child, exc
         finally:
             del self.sessions[call.lsn]

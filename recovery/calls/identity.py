@@ -34,11 +34,18 @@ from recovery.declare.spec import ToolSpec, function_name, spec_to_call
 from recovery.engine.call_in_progress import Identified
 from recovery.errors import Ambiguity
 from recovery.journal.call import Arguments
-from recovery.journal.keys import CallKey
+from recovery.journal.keys import UNDO_PREFIX, CallKey, number_of
 from recovery.journal.messages import digests_of
 from recovery.values.frozen import FrozenDict
 from recovery.values.pack import pack, pack_arguments
-from recovery.values.sealed import KeyIds, Sealed, SubjectError, checked_subject
+from recovery.values.sealed import (
+    KeyIds,
+    Sealed,
+    SubjectError,
+    checked_subject,
+    hiding,
+    is_forgotten,
+)
 from recovery.values.type_names import public_name
 from recovery.values.types import MessagesDigest, digest
 
@@ -52,9 +59,15 @@ KEY = "recovery_key"  # the attribute that distinguishes an object from others o
 def identify(run: Execution, spec: ToolSpec, given: Arguments, call_id: str) -> Identified:
     """The identity of a call of this run; RefusedValueError for arguments that cannot be
     carried."""
-    made = _identified(run, spec, given, call_id)
     subjects, around = run.subjects, run.current_scope().calls
     keys = subjects.of_call(around[-1]) if around else subjects.run
+    undone = (number_of(call_id) or 0) if spec.name.startswith(UNDO_PREFIX) else 0
+    keys = subjects.of_call(undone) or keys
+    if keys or spec.subject is not None:
+        root = f"an argument of {spec.name}"
+        made = hiding(partial(_identified, run, spec, given, call_id), root)
+    else:
+        made = _identified(run, spec, given, call_id)
     if made.spec.subject is not None and not made.spec.waits:
         named = _subject_of(made)
         if isinstance(named, str) and not subjects.has_key(named):
@@ -64,8 +77,11 @@ def identify(run: Execution, spec: ToolSpec, given: Arguments, call_id: str) -> 
         if isinstance(named, str):
             named = run.write_or_stop(subjects.ids_of, named)
         keys = named
+    if undone and is_forgotten(keys):  # its arguments are gone
+        return _forgotten_like(run, made) or made
     if not keys:
         return made
+    subjects.note(made.packed, keys)  # also on replay: the agent has them again
     found = run.write_or_stop(subjects.call_digest, keys, made.digest)
     return made._replace(subject=keys, digest=found)
 

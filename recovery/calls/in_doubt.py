@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -16,7 +17,9 @@ from recovery.engine.unrecordable_results import refuse_result
 from recovery.journal.call import Call, Resolution
 from recovery.journal.events import CallResolved
 from recovery.replay.call_view import CallOutcome, recorded_call_view
+from recovery.text import SEALED_TEXT
 from recovery.values.pack import pack
+from recovery.values.sealed import Personal
 from recovery.values.types import OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -99,9 +102,12 @@ def _resolved(
     how, who = decided
     assert how.how != "unknown"
     path = f"resolution of {spec.name}"
+    marked = how.value if type(how.value) is Personal else None
     try:
-        event = CallResolved(call.lsn, how.how, pack(how.value, path), who, by_policy=True)
-        return CallOutcome(run.record(event), event)
+        value = pack(how.value if marked is None else marked.value, path)
+        event = CallResolved(call.lsn, how.how, value, who, by_policy=True)
+        said = event if marked is None else replace(event, value=marked.of(value))
+        return CallOutcome(run.record(said), event)
     except RefusedValueError as exc:
         where = exc.value_path if exc.value_path.startswith(path) else path
         refuse_result(run, spec, call, RefusedValueError(where, exc.reason), how.value)
@@ -251,17 +257,16 @@ def _reconcile(run: Execution, spec: ToolSpec, call: Call) -> Generator[Effect, 
     try:
         # In no scope: its findings are of now, and must not be served from the log later.
         how = yield Invoke(spec.reconcile, (call,), {}, None)
-    except Exception:
-        _logger.exception(
-            "run %s: reconciling failed, the call stays in doubt: %s", run.run_id, call
-        )
+    except Exception as exc:
+        line = "run %s: reconciling failed, the call stays in doubt: %s\n%s"
+        _logger.error(line, run.run_id, call, run.told(exc, call.lsn))
         return Resolution.unknown()
     if not isinstance(how, Resolution):
         _logger.error(
-            "run %s: reconcile of %s is to return a Resolution, not %r; the call stays in doubt",
+            "run %s: reconcile of %s is to return a Resolution, not %s; the call stays in doubt",
             run.run_id,
             spec.name,
-            how,
+            SEALED_TEXT if call.subject else repr(how),
         )
         return Resolution.unknown()
     return how

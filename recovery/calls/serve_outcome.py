@@ -11,6 +11,7 @@ from recovery.engine.execution import Execution
 from recovery.errors import ToolError
 from recovery.journal.events import CallFailed, CallResolved, CallReturned
 from recovery.replay.call_view import CallOutcome, Failure
+from recovery.text import SEALED_TEXT
 from recovery.values.pack import pack, unpack
 from recovery.values.sealed import Sealed
 
@@ -35,6 +36,8 @@ def serve(run: Execution, spec: ToolSpec, call: int, outcome: CallOutcome) -> An
             return value
         case CallFailed() as failed:
             run.check_readable(failed.sealed, what)
+            if keys := run.subjects.of_call(call):
+                run.subjects.note_error(failed, keys)
             from recovery.journal.rebuilt_errors import rebuilt  # noqa: PLC0415 - only where a call has failed
 
             exc = rebuilt(failed, spec.raises, run.rules, outcome.cause)
@@ -46,11 +49,14 @@ def serve(run: Execution, spec: ToolSpec, call: int, outcome: CallOutcome) -> An
                     call,
                     spec.name,
                     outcome.lsn,
-                    failed.traceback,
+                    SEALED_TEXT if keys else failed.traceback,
                 )
         case CallResolved(value=reason):
-            reason = unpack(reason) if type(reason) is Packed else reason
+            packed = reason if type(reason) is Packed else pack(reason, "reason")
+            reason = unpack(packed)
             run.check_readable(reason, what)
+            if keys := run.subjects.of_call(call):
+                run.subjects.note(packed, keys)
             exc = ToolError("resolved as failed", str(reason), "")
         case _:
             assert_never(outcome.event)

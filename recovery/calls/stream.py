@@ -26,6 +26,7 @@ from recovery.engine.execution import Execution
 from recovery.engine.task_state import tasks_of
 from recovery.engine.unrecordable_results import refuse_result
 from recovery.errors import RecoveryError
+from recovery.history.subject_values import PART_SIZE_MIN
 from recovery.journal.call import Arguments
 from recovery.values.model_data import pack_result
 from recovery.values.pack import pack, unpack
@@ -165,6 +166,7 @@ class _Stream:
         try:
             while (chunk := (yield following)) is not _END:
                 self._received.append(packed := self._packed(chunk, invoke))
+                self._note(packed, invoke)
                 yield _Chunk(unpack(packed))
         except _Left:
             yield closing
@@ -186,6 +188,12 @@ class _Stream:
             assert invoke.scope is not None
             assert invoke.scope.call is not None
             refuse_result(self._run, self._spec, invoke.scope.call, exc, chunk)
+
+    def _note(self, packed: Packed, invoke: Invoke) -> None:
+        assert invoke.scope is not None
+        subjects = self._run.subjects
+        if len(packed) >= PART_SIZE_MIN and (keys := subjects.of_call(invoke.scope.calls[-1])):
+            subjects.note(packed, keys)  # the consumer has it before the outcome is recorded
 
     def _opened(self, invoke: Invoke) -> Generator[Effect, Any, Any]:
         if is_generator(invoke.function):  # of which no code runs yet

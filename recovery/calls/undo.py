@@ -29,6 +29,7 @@ from recovery.journal.keys import UNDO_CALL, UNDO_PREFIX
 from recovery.replay.call_view import recorded_call_view
 from recovery.replay.recorded_call import RecordedCall
 from recovery.replay.undo_plan import UndoPlan
+from recovery.text import SEALED_TEXT
 
 
 @light_dataclass
@@ -113,6 +114,7 @@ def _compensate(
     done: list[dict[str, Any]] = []
     for number, one in enumerate(todo):
         call = recorded_call_view(run, one)
+        run.subjects.note_call(one.lsn, one.intent.subject)  # to whom the compensation belongs too
         compensation = _Compensation(_compensating(known[call.tool], call, one.value), call)
         for _ in range(plan.repeats.get(one.lsn, 0)):
             with suppress(Exception):  # it failed, as recorded, and was decided to be repeated
@@ -125,7 +127,7 @@ def _compensate(
                 run.run_id,
                 [each["call"] for each in done],
                 call.lsn,
-                f"{call.tool}: {type(exc).__name__}: {exc}",
+                f"{call.tool}: {type(exc).__name__}: {SEALED_TEXT if call.subject else exc}",
                 left,
             ) from exc
         done.append(

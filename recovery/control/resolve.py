@@ -12,7 +12,7 @@ from recovery.history.load import Entry
 from recovery.history.load_shallow import ShallowHistory, load_shallow
 from recovery.history.run_records import keys_of
 from recovery.history.signed_resolutions import Attribution, append_resolution
-from recovery.history.subject_values import keys_in, sealed
+from recovery.history.subject_values import keys_in, sealed, values_of
 from recovery.inspect.inbox_view import is_inbox_lost
 from recovery.journal.call import Resolution
 from recovery.journal.encoding import decode_shallow, encode
@@ -28,7 +28,7 @@ from recovery.option_checks import check_names
 from recovery.replay.recorded_call import RecordedCall
 from recovery.replay.run_owners import Owners
 from recovery.values.pack import pack
-from recovery.values.sealed import KeyIds
+from recovery.values.sealed import KeyIds, Personal
 
 if TYPE_CHECKING:
     from recovery.approvers import Approvers, Sign
@@ -52,7 +52,9 @@ def resolve(
     which = key_or_lsn(call)
     if resolution.how == "unknown":
         raise ValueError("Resolution.unknown() settles nothing: the call stays in doubt")
-    value = pack(resolution.value, "resolution")
+    given = resolution.value
+    marked = given if type(given) is Personal else None
+    value = pack(given if marked is None else marked.value, "resolution")
     with claim_existing(store, run_id) as log:
         history = _checked(log, run_id, approvers_of(store))
         for_undo = _for_undo(history.entries)
@@ -75,7 +77,11 @@ def resolve(
             if lsn in in_doubt:
                 begun = found.again_lsn if found else 0
                 _refuse_elsewhere(history, log, lsn, begun or lsn)
-        if subject := _subject_of(history.entries, log, lsn):
+        subject = _subject_of(history.entries, log, lsn)
+        if marked is not None:
+            own = values_of(run_id, backend_of(store)).ids_of(marked.subject)
+            subject = tuple(sorted({*subject, *own}))
+        if subject:
             value = sealed(backend_of(store), run_id, value, subject)
         event = CallResolved(lsn, resolution.how, value, who, why, lsn in for_undo)
         run = history.started, approvers_of(store)

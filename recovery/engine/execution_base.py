@@ -28,10 +28,12 @@ from recovery.journal.keys import BEFORE_STEPS
 from recovery.journal.messages import Messages
 from recovery.journal.redaction import Secrets
 from recovery.journal.usage import Usage
+from recovery.journal.user_code import place_of, traceback_of
 from recovery.replay.call_view import Failure
 from recovery.replay.run_owners import Elsewhere
-from recovery.text import store_option
+from recovery.text import SEALED_TEXT, store_option
 from recovery.values.pack import pack, unpack
+from recovery.values.sealed import KeyIds, Subjects
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -275,6 +277,33 @@ class ExecutionBase(ABC):
             if self.stopped is not None:
                 need_not_be_retrieved()
             raise LeftBehindError(self.run_id)
+
+    # -- what an error may tell
+
+    def quoted_by(self, exc: BaseException | None) -> KeyIds:
+        """The keys of subjects that an exception may quote: those of the run, and of calls whose
+        exceptions are in it, or before it."""
+        calls = {id(one.error): one.call for one in self.failures}
+        found, todo, seen = {*self.subjects.run}, [exc], set[int]()
+        while todo:
+            one = todo.pop()
+            if one is not None and id(one) not in seen:
+                seen.add(id(one))
+                found |= {*self.subjects.of_call(calls.get(id(one), 0))}
+                todo += (one.__cause__, one.__context__, *getattr(one, "exceptions", ()))
+        return tuple(sorted(found))
+
+    def sealed_by(self, exc: BaseException) -> Subjects | None:
+        """The same for its record: the field ``sealed`` of the event."""
+        keys = self.quoted_by(exc)
+        return Subjects(keys) if keys else None
+
+    def told(self, exc: BaseException, call: int = 0) -> str:
+        """An exception as log lines have it: of a subject, where it was raised, not what it says.
+        ``call``: the call (LSN) that it is about."""
+        if not (self.subjects.of_call(call) or self.quoted_by(exc)):
+            return self.scrubber.scrub(traceback_of(exc)).rstrip()
+        return f"{type(exc).__name__}: {SEALED_TEXT}, raised at {place_of(exc.__traceback__)}"
 
     def check_readable(self, value: Any, what: str) -> None:
         """Stop the run if a value that the agent is to get is forgotten, or cannot be opened."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from recovery.errors import TaskMismatchError
+from recovery.errors import RecoveryError, RunFailedError, TaskMismatchError
 from recovery.history.subject_values import check_readable
 from recovery.journal.links import ParentRun
 from recovery.journal.submission import Submission, submission_of
+from recovery.journal.user_code import traceback_of
+from recovery.text import SEALED_TEXT, quoted
 from recovery.values.sealed import KeyIds
 
 if TYPE_CHECKING:
@@ -51,7 +53,8 @@ class RunSession:
             check_readable(self.submission.task, self.run_id, "its task", serves=False)
             given = replace(self.submission, task=task)
             if not given.is_same(self.submission):
-                raise TaskMismatchError(self.run_id, self.submission.task, task)
+                known, is_sealed = self.submission.task, bool(self.submission.subject)
+                raise TaskMismatchError(self.run_id, known, task, is_sealed)
             self.subject = self.submission.subject or self.subject
         return task
 
@@ -70,6 +73,17 @@ class RunSession:
         """Raise the exception that the run was stopped with, if it was."""
         if self._error is not None:
             raise self._error
+
+    def told(self, exc: Exception) -> str:
+        """What an error of the run says, as log lines have it: nothing of a subject."""
+        if isinstance(exc, RunFailedError) and exc.is_sealed:
+            return f"run {self.run_id!r} failed: {exc.type_name}: {SEALED_TEXT}"
+        kind = type(exc).__name__
+        if isinstance(exc, RecoveryError):
+            return f"{kind}: {quoted(str(exc))}"
+        if self._run is not None and self._run.quoted_by(exc):
+            return self._run.told(exc)
+        return f"{kind}: {quoted(str(exc))}\n{traceback_of(exc).rstrip()}"
 
     def stop(self, error: Exception) -> None:
         """Stop at the next safe point."""

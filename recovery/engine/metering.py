@@ -87,8 +87,8 @@ def measured(run: ExecutionBase, spec: ToolSpec, scope: Scope, value: Any) -> li
         if run.unmeasured == UNMEASURED_MAX:
             warn_if_unmeasured(run)
         return None
-    except Exception:
-        _logger.exception(
-            "run %s: what %s used is not known, and not counted", run.run_id, spec.name
-        )
+    except Exception as exc:
+        lsn = scope.call.lsn if scope.call is not None else 0
+        line = "run %s: what %s used is not known, and not counted\n%s"
+        _logger.error(line, run.run_id, spec.name, run.told(exc, lsn))
         return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from recovery.engine.lifecycle import RunSession
 from recovery.errors import RecoveryError
 from recovery.history.find_run import reader_of
+from recovery.history.subject_values import check_readable
 from recovery.journal.submission import submission_of
 
 if TYPE_CHECKING:
@@ -30,4 +31,6 @@ class ResumeSession(RunSession):
                 f"no agent has begun run {self.run_id!r}, so it has no task to resume. Nothing "
                 "was executed: run it with its task."
             )
+        check_readable(self.submission.task, self.run_id, "its task", serves=False)
+        self.subject = self.submission.subject
         return self.submission.task

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Collection
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from recovery.history.run_state import RunState
 from recovery.journal.events import BEFORE, BESIDE, RESUMED
 from recovery.journal.keys import BEFORE_STEPS
 from recovery.journal.messages import Messages, Recorder
-from recovery.values.sealed import Personal
+from recovery.values.pack import pack_message
+from recovery.values.sealed import Personal, hiding
 
 if TYPE_CHECKING:
     from recovery.engine.changed_locals import LocalsBefore
@@ -64,8 +66,9 @@ class Loop:
     def _mark_state(self, key: str, value: Personal) -> Any:
         return self._run.write_or_stop(self._run.subjects.mark_state, key, value)
 
-    def _mark_message(self, subject: str, packed: Packed) -> Packed:
-        return self._run.write_or_stop(self._run.subjects.mark, subject, packed)
+    def _mark_message(self, message: Personal, path: str) -> Packed:
+        packed = hiding(partial(pack_message, message.value, path), path)
+        return self._run.write_or_stop(self._run.subjects.mark, message.subject, packed)
 
     def claim(self, handle: object, frame: FrameType) -> None:
         """Note that the code of ``frame`` enters the loop of steps, by the Run that it holds. A run

@@ -10,6 +10,7 @@ from recovery.errors import UnrecordedResultError
 from recovery.journal.call import Call
 from recovery.journal.events import RunFinished
 from recovery.text import SEALED_TEXT, shorten, store_option
+from recovery.values.sealed import Personal, hidden
 
 if TYPE_CHECKING:
     from recovery.engine.execution import Execution
@@ -66,8 +67,9 @@ def _error(
     """The error for a value that cannot be recorded, without any secret of the run."""
     scrub = run.scrubber.scrub
     shown = scrub(shorten(value, 10 * SHOWN_SIZE))
-    if run.subjects.of_call(call[1]) or run.subjects.run:
-        shown = SEALED_TEXT
+    if type(value) is Personal or run.subjects.of_call(call[1]) or run.subjects.run:
+        root = f"result of {call[0]}" if call[0] else "result"
+        shown, refused = SEALED_TEXT, hidden(refused, root)
     if len(shown) > SHOWN_SIZE:
         shown = f"{shown[: SHOWN_SIZE // 2]} ... {shown[-SHOWN_SIZE // 2 :]}"
     parts = scrub(refused.value_path), scrub(refused.reason)

@@ -15,7 +15,7 @@ from eventlog.format.record import Packed
 from recovery.values.pack import UNCHANGING, pack, unpack
 from recovery.values.types import digest
 
-Seal = Callable[[str, Packed], Packed]  # of the value of a key
+Seal = Callable[[str, Any], Packed]  # packs the value of a key, and seals it if it is a subject's
 _CHANGING = object()  # stands for a value that may have changed in place
 
 
@@ -34,11 +34,16 @@ def pack_key(key: Any) -> bytes:
     )
 
 
+def pack_plain(key: str, value: Any) -> Packed:
+    """A value of the state that belongs to no subject."""
+    return pack(value, f"state.{key}")
+
+
 def pack_state(state: Mapping[str, Any]) -> dict[str, Packed]:
     """Each value of a state, packed; RefusedValueError with the path to what cannot be carried."""
     for key in state:
         pack_key(key)
-    return {key: pack(value, f"state.{key}") for key, value in state.items()}
+    return {key: pack_plain(key, value) for key, value in state.items()}
 
 
 def checksum(run_id: str, step: int, state: Mapping[str, bytes], rest: tuple[bytes, bytes]) -> str:
@@ -136,7 +141,7 @@ class StateDelta:
     """
 
     def __init__(
-        self, at: Mapping[str, tuple[bytes, int, int, int]], seal: Seal | None = None
+        self, at: Mapping[str, tuple[bytes, int, int, int]], seal: Seal = pack_plain
     ) -> None:
         """``at``: of each value the digest, the LSN of the checkpoint that holds it, its size, and
         the LSN of the checkpoint with which its key came. ``seal``: see SubjectValues."""
@@ -160,9 +165,7 @@ class StateDelta:
                 pack_key(key)
             elif value is kept.value:
                 continue
-            packed = pack(value, f"state.{key}")
-            if self._seal is not None:
-                packed = self._seal(key, packed)
+            packed = self._seal(key, value)
             found = digest(packed)
             if kept is None or found != kept.digest:
                 values[key] = packed, found

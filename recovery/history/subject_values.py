@@ -9,14 +9,16 @@ of the state or a result is sealed if the run belongs to a subject, if it is mar
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
 from eventlog import Packed
 from recovery.errors import ForgottenError, RecoveryError, SubjectKeysError
 from recovery.history.restore_checkpoint import Restored
+from recovery.history.state_delta import pack_plain
 from recovery.journal.encoding import SEALED
 from recovery.journal.events import (
     AgentRaised,
@@ -42,6 +44,7 @@ from recovery.values.sealed import (
     Personal,
     Sealed,
     Subjects,
+    hiding,
     is_forgotten,
     key_ids,
     may_hold_sealed,
@@ -67,7 +70,7 @@ _VALUE = {
 _MARKED = {
     **_VALUE,
     **dict.fromkeys((RunStarted, CallIntended), "subject"),
-    **dict.fromkeys((AttemptFailed, CallFailed, RunFailed, AgentRaised), ""),
+    **dict.fromkeys((AttemptFailed, CallFailed, RunFailed, AgentRaised), "sealed"),
 }
 
 
@@ -169,14 +172,13 @@ class SubjectValues:
                 return replace(event, task=self.seal(packed, keys))
             case CallIntended(subject=Subjects(keys=keys)):
                 if event.args is not None:
-                    packed = _packed(event.args)
-                    self.note(packed, keys)
-                    event = replace(event, args=self.seal(packed, keys))
+                    event = replace(event, args=self.seal(_packed(event.args), keys))
                 return event
             case AttemptFailed() | CallFailed():
                 return self._without_texts(event, self.of_call(event.call))
             case RunFailed() | AgentRaised():
-                return self._without_texts(event, self.run or self.of_call(event.call))
+                quoted = keys_in(event.sealed) or self.of_call(event.call)
+                return self._without_texts(event, _both(self.run, quoted))
             case CallReturned() | CallResolved() | RunFinished() | ValueRecorded():
                 return self._of_value(event)
         return event
@@ -194,13 +196,13 @@ class SubjectValues:
 
     def _of_value(self, event: Any) -> Event:
         name = _VALUE[type(event)]
-        value, keys = getattr(event, name), self.of_call(getattr(event, "call", 0))
+        value, keys = getattr(event, name), self.of_call(getattr(event, "call", 0)) or self.run
         if type(value) is Personal:
-            keys, value = self.ids_of(value.subject), value.value
+            keys, value = _both(keys, self.ids_of(value.subject)), value.value
         packed = _packed(value)
         if packed == PACKED_NONE or sealed_data(packed) is not None:
             return replace(event, **{name: packed})  # type: ignore[no-any-return]
-        if keys := keys or self.run or self._found_in(packed):
+        if keys := keys or self._found_in(packed):
             self.note(packed, keys)
             packed = self.seal(packed, keys)
         return replace(event, **{name: packed})  # type: ignore[no-any-return]
@@ -227,7 +229,7 @@ class SubjectValues:
 
     def mark(self, subject: str, packed: Packed) -> Packed:
         """A message that is marked, sealed."""
-        return self._again_as(packed, self.ids_of(subject))
+        return self._again_as(packed, _both(self.run, self.ids_of(subject)))
 
     def message(self, packed: bytes) -> bytes:
         """A message as it is to be recorded: sealed if it belongs to a subject."""
@@ -246,15 +248,16 @@ class SubjectValues:
 
     def mark_state(self, key: str, value: Personal) -> Any:
         """Note that the value of this key of the state is sealed from now on; the plain value."""
-        self._state_keys[key] = self.ids_of(value.subject)
+        self._state_keys[key] = _both(self.run, self.ids_of(value.subject))
         return value.value
 
-    def state_value(self, key: str, packed: Packed) -> Packed:
-        """A value of the state as a checkpoint has it."""
-        keys = self._state_keys.get(key)
-        if not (keys or self.run or self._parts) or sealed_data(packed) is not None:
+    def state_value(self, key: str, value: Any) -> Packed:
+        """A value of the state, packed as a checkpoint has it."""
+        keys, pack_it = self._state_keys.get(key) or self.run, partial(pack_plain, key, value)
+        packed = hiding(pack_it, f"state.{key}") if keys else pack_it()
+        if not (keys or self._parts) or sealed_data(packed) is not None:
             return packed
-        keys = keys or self.run or self._found_in(packed)
+        keys = keys or self._found_in(packed)
         if not keys:
             return packed
         now, known = digest(packed), self._state.get(key)
@@ -294,13 +297,20 @@ class SubjectValues:
         if self.texts is not NO_SECRETS:
             self.texts.add_personal(unpack(packed))
 
+    def note_error(self, failed: CallFailed, keys: KeyIds) -> None:
+        """Know what an exception of subjects says again, in messages and in other errors."""
+        for one in _said({name: getattr(failed, name) for name in SEALED}):
+            self.note(_packed(one), keys)
+
     def _found_in(self, packed: bytes) -> KeyIds:
         """The keys of all known values that this one holds."""
         found = KeyIds()
+        if not self._parts:
+            return found
 
         def take(start: int, stop: int) -> bool:
             nonlocal found
-            keys = self._parts.get(digest(packed[start:stop])) if self._parts else None
+            keys = self._parts.get(digest(packed[start:stop]))
             if keys is not None:
                 found = _both(found, keys)
             return False
@@ -310,7 +320,16 @@ class SubjectValues:
 
 
 def _both(one: KeyIds, other: KeyIds) -> KeyIds:
-    return one if one == other else tuple(sorted({*one, *other}))
+    return one or other if not (one and other) else tuple(sorted({*one, *other}))
+
+
+def _said(error: dict[str, Any]) -> Iterator[Any]:
+    """What a recorded exception says, without the names of its fields and types."""
+    found = {name: unpack(one) if type(one) is Packed else one for name, one in error.items()}
+    yield from (found.get("message"), found.get("args"))
+    yield from (found.get("attributes") or {}).values()
+    for one in (*(found.get("group") or ()), *(found.get("cause") or ())):
+        yield from _said(one)
 
 
 def _packed(value: Any) -> Packed:

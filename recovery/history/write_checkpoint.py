@@ -11,7 +11,7 @@ from eventlog.light_dataclass import light_dataclass
 from recovery.errors import RecoveryError
 from recovery.history.restore_checkpoint import INDEX_WHOLE, VERSION, Generation, Restored
 from recovery.history.run_records import SnapshotSink
-from recovery.history.state_delta import Base, Seal, StateDelta, checksum
+from recovery.history.state_delta import Base, Seal, StateDelta, checksum, pack_plain
 from recovery.journal.messages import Messages
 from recovery.values.pack import PACKED_NONE, Plain, pack, pack_list, pack_map
 from recovery.values.types import Ref, digest
@@ -53,7 +53,7 @@ class CheckpointWriter:
     """Writes the snapshots of one run, each as what changed since an earlier one."""
 
     def __init__(
-        self, log: SnapshotSink, restored: Restored | None = None, seal: Seal | None = None
+        self, log: SnapshotSink, restored: Restored | None = None, seal: Seal = pack_plain
     ) -> None:
         self._log, self.seal = log, seal
         self._bases: list[Base] = restored.bases if restored else []

@@ -69,15 +69,14 @@ def _items(
     state: Mapping[str, Any],
     messages: Messages,
     prologue: Iterable[Record],
-    seal: Seal | None,
+    seal: Seal,
 ) -> Iterator[_Item]:
     for record in sorted(prologue, key=lambda record: record.lsn):
         # Messages in them refer only to outcomes among them.
         carried = [record.lsn, record.kind, record.time_ns, bytes(record.packed)]
         yield "prologue", record.lsn, pack(carried, "record")
     for key, value in state.items():
-        packed = pack(value, f"state.{key}")
-        yield "state", key, packed if seal is None else seal(key, packed)
+        yield "state", key, seal(key, value)
     seen: set[bytes] = set()
     for i, found in enumerate(messages.message_digests):
         if found not in seen:  # a message that is there many times is written once

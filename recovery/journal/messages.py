@@ -15,7 +15,7 @@ from recovery.values.types import Conversation, Ref, digest
 
 # Called before a change with (start, stop, packed new messages); returns their places in the log.
 Recorder = Callable[[int, int, list[bytes]], list[Ref | None]]
-Mark = Callable[[str, Packed], Packed]  # seals a message that is marked as a subject's
+Mark = Callable[[Personal, str], Packed]  # packs and seals a message of a subject
 
 
 # Messages are digested in chunks. For a chunk after certain messages this keeps, by the digest of
@@ -114,7 +114,7 @@ class Messages(Conversation):
     def _packed(self, message: Any, path: str) -> Packed:
         if type(message) is not Personal or self._mark is None:
             return pack_message(message, path)
-        return self._mark(message.subject, pack_message(message.value, path))
+        return self._mark(message, path)
 
     def recorded(self, index: int) -> Any:
         """A message as it is to be recorded: Packed if it is sealed, else the message."""

@@ -58,7 +58,7 @@ class RunError:
     it recovered the run by itself. ``is_past``: whether the run has got further since. ``call``:
     the call whose result could not be recorded, 0 for any other error. ``of_code``: whether
     unchanged code raises it again. ``traceback`` is empty, and ``of_code`` False, if a checkpoint
-    was taken since.
+    was taken since. ``is_sealed``: it is of a subject, and log lines do not have its message.
     """
 
     type: str
@@ -74,6 +74,7 @@ class RunError:
     call: int = 0
     traceback: str = ""
     of_code: bool = False
+    is_sealed: bool = False
 
     def __str__(self) -> str:
         often = f", {self.in_a_row} times in a row" if self.in_a_row > 1 else ""
@@ -184,4 +185,5 @@ class ErrorTally:
             one.call,
             one.traceback,
             bool(one.of_code),
+            bool(one.sealed),
         )

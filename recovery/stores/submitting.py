@@ -24,7 +24,8 @@ def submit(store: _Logs, submission: Submission) -> bool:
     while True:
         before = submitted(store, submission.run_id)
         if before is not None and not before.is_same(submission):
-            raise TaskMismatchError(submission.run_id, before.task, submission.task)
+            given, is_sealed = submission.task, bool(before.subject)
+            raise TaskMismatchError(submission.run_id, before.task, given, is_sealed)
         if before is not None:
             return False
         try:

@@ -8,13 +8,14 @@ when a key is destroyed: only what is read from them changes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import ref
 
 import msgpack
 
+from eventlog.errors import RefusedValueError
 from eventlog.format.record import Packed
 from eventlog.light_dataclass import light_dataclass
 from recovery.errors import UnreadableValueError
@@ -66,6 +67,24 @@ def checked_subject(subject: object) -> str:
     if type(subject) is not str or not subject:
         raise SubjectError(f"a subject is text, such as 'customer-17', not {subject!r:.80}")
     return subject
+
+
+T = TypeVar("T")
+
+
+def hiding(pack_it: Callable[[], T], root: str) -> T:
+    """What ``pack_it`` makes of a value of a subject. If the value cannot be carried, the refusal
+    names ``root`` alone: the path has keys of the value, and a user's codec may quote it."""
+    try:
+        return pack_it()
+    except RefusedValueError as exc:
+        raise hidden(exc, root) from None
+
+
+def hidden(refused: RefusedValueError, root: str) -> RefusedValueError:
+    """See ``hiding``."""
+    why = refused.reason.partition(":")[0]
+    return RefusedValueError(root, f"{why} (somewhere in a value of a subject)")
 
 
 class Sealed:

@@ -28,7 +28,6 @@ from recovery.engine.resuming import RECORDED
 from recovery.errors import (
     InDoubtError,
     ParkedError,
-    RecoveryError,
     RunCancelledError,
     RunFailedError,
     RunUndoneError,
@@ -37,9 +36,8 @@ from recovery.errors import (
 from recovery.history.find_run import check_one_store
 from recovery.inspect.states import BROKEN
 from recovery.inspect.status import status
-from recovery.journal.user_code import traceback_of
 from recovery.stores.protocol import RunEntry, RunQueue
-from recovery.text import count, quoted, store_option
+from recovery.text import SEALED_TEXT, count, quoted, store_option
 from recovery.worker.admission import Admission, Limits, NotNowError
 from recovery.worker.listing_queue import queue_of
 from recovery.worker.settings import WorkerOptions, WorkerSettings
@@ -326,9 +324,9 @@ class Worker:
         run_id, agent = entry.run_id, self.agents[entry.agent]
         if await self._quarantine(entry):
             return
-        outcome = "finished"
+        outcome, session = "finished", self._admission.session(entry)
         try:
-            await agent.run_session(RECORDED, self._admission.session(entry))
+            await agent.run_session(RECORDED, session)
             _logger.info("run %s: finished", run_id)
         except (LogLockedError, NotNowError) as exc:  # another worker has it, or its place
             self._put_off(run_id, random.uniform(0.05, 0.5))
@@ -348,7 +346,7 @@ class Worker:
             _logger.info("run %s: %s", run_id, quoted(str(exc)))
         except ENDED as exc:
             outcome = "failed"
-            _logger.warning("run %s: %s", run_id, quoted(str(exc)))
+            _logger.warning("run %s: %s", run_id, session.told(exc))
         except UnreachableError as exc:
             outcome = "unreachable"
             self._put_off(run_id, RETRY_MIN_S)
@@ -357,8 +355,7 @@ class Worker:
             outcome = "error"
             _, before_s = self._pauses.get(run_id, (0.0, RETRY_MIN_S / 2))
             self._put_off(run_id, min(2 * before_s, RETRY_MAX_S))
-            trace = "" if isinstance(exc, RecoveryError) else f"\n{traceback_of(exc).rstrip()}"
-            _logger.warning("run %s: %s: %s%s", run_id, type(exc).__name__, quoted(str(exc)), trace)
+            _logger.warning("run %s: %s", run_id, session.told(exc))
         self._ended[entry.agent, outcome] += 1
         if outcome not in ("error", "unreachable"):
             self._pauses.pop(run_id, None)
@@ -378,15 +375,18 @@ class Worker:
         why = found.stuck(self.settings.max_crashes)
         if not why:
             return False
+        told, error = quoted(why), found.error
+        if error is not None and error.is_sealed and why == str(error):
+            told = quoted(str(replace(error, message=SEALED_TEXT)))
         if self.settings.retry_quarantined and entry.run_id not in self._seen:
             self._seen.add(entry.run_id)
-            _logger.info("run %s is resumed once more: %s", entry.run_id, quoted(why))
+            _logger.info("run %s is resumed once more: %s", entry.run_id, told)
             return False
         self._quarantined[entry.run_id] = (entry.last_lsn, why)
         _logger.error(
             "run %s is left alone: %s. See `recovery show %s%s`; %s",
             entry.run_id,
-            quoted(why),
+            told,
             entry.run_id,
             store_option(self.store.backend),
             "resolve the call (`recovery resolve`), and a worker takes it"
