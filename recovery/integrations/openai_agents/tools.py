@@ -26,7 +26,6 @@ from agents import (
 from agents.tool_context import ToolContext
 
 from recovery import Run, current_run, tool
-from recovery.declare.spec import spec_to_call
 from recovery.integrations.openai_agents.proxy import Proxy
 
 _MARK = "is_recorded"  # of functions
@@ -94,10 +93,11 @@ def _invoker(of: FunctionTool, function: Callable[..., Any]) -> Any:
         parameters.insert(0, inspect.Parameter("tool_context", how, annotation=ToolContext))
         hints["tool_context"] = ToolContext
     named = function
-    if not hasattr(function, "tool_spec"):
+    if hasattr(function, "tool_spec"):
+        tool(function)  # its TypeError here, and not as a result of the tool
+    else:
         # As where it is defined, outside of any run: the types that it names are known then.
         named = contextvars.Context().run(tool(name=of.name), function)
-    spec_to_call(named)  # its TypeError here, and not as a result of the tool
     is_own = "call_id" in signature.parameters
     own = signature.replace(parameters=parameters[1:])
 
