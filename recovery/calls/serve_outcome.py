@@ -13,7 +13,7 @@ from recovery.journal.events import CallFailed, CallResolved, CallReturned
 from recovery.replay.call_view import CallOutcome, Failure
 from recovery.text import SEALED_TEXT
 from recovery.values.pack import pack, unpack
-from recovery.values.sealed import Sealed
+from recovery.values.sealed import Sealed, is_forgotten
 
 _logger = logging.getLogger("recovery")
 
@@ -36,7 +36,8 @@ def serve(run: Execution, spec: ToolSpec, call: int, outcome: CallOutcome) -> An
             return value
         case CallFailed() as failed:
             run.check_readable(failed.sealed, what)
-            if keys := run.subjects.of_call(call):
+            keys = run.subjects.of_call(call)
+            if keys and not is_forgotten(keys):  # else its text stands for what is forgotten
                 run.subjects.note_error(failed, keys)
             from recovery.journal.rebuilt_errors import rebuilt  # noqa: PLC0415 - only where a call has failed
 
@@ -55,7 +56,7 @@ def serve(run: Execution, spec: ToolSpec, call: int, outcome: CallOutcome) -> An
             packed = reason if type(reason) is Packed else pack(reason, "reason")
             reason = unpack(packed)
             run.check_readable(reason, what)
-            if keys := run.subjects.of_call(call):
+            if (keys := run.subjects.of_call(call)) and not is_forgotten(keys):
                 run.subjects.note(packed, keys)
             exc = ToolError("resolved as failed", str(reason), "")
         case _:

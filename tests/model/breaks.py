@@ -78,7 +78,7 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
         Edit(
             "recovery/calls/attempts.py",
             "    except RefusedValueError as exc:\n"
-            "        refuse_result(run, spec, call, exc, value)\n",
+            "        refuse_result(run, spec, call, exc, marked or value)\n",
             "    except RefusedValueError:\n        raise\n",
         ),
     ),
@@ -92,7 +92,7 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
     "outcomes are served in any order": (
         Edit(
             "recovery/calls/call_steps.py",
-            "lambda: run.must_stop(scope) or replay.is_next(outcome), turn=outcome",
+            "lambda: replay.is_next(outcome), turn=outcome",
             "lambda: True, turn=0",
         ),
     ),

@@ -885,13 +885,17 @@ snapshots: list[SimulatedDisk] = []
 
 
 def test_a_task_that_outlives_its_step_is_not_lost():
+    wanted: list[asyncio.Event] = []  # the task's outcome, in each life
+
     async def agent(run: Run) -> Any:
         background = None
+        wanted.append(asyncio.Event())
         async for step in run.steps():
             if step == 2:
                 background = asyncio.create_task(run.call(slow, "x"))
             await run.call(send, step)
             if step == 5:
+                wanted[-1].set()
                 if run.recovery_count == 0:
                     raise Died
                 assert background is not None
@@ -901,8 +905,7 @@ def test_a_task_that_outlives_its_step_is_not_lost():
     @tool(after_crash="retry")
     async def slow(what: str) -> str:
         executed[what] += 1
-        if executed[what] == 1:
-            await asyncio.Event().wait()  # until the process dies
+        await wanted[-1].wait()
         return what
 
     store = die_in(agent, disk_store(), checkpoint_every_n=1)
