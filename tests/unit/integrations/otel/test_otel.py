@@ -581,7 +581,7 @@ def test_when_too_many_records_wait_a_run_has_no_more_spans(
         ended.set()
     assert len(told.spans) < 9
     (said,) = [one.getMessage() for one in caplog.records if "wait for" in one.getMessage()]
-    assert said.startswith("run run: 10 records wait for their spans, so it has no more of them")
+    assert said.startswith("run run: 10 records wait for their spans, or no thread can")
 
 
 def test_a_process_is_instrumented_once(tmp_path: Path) -> None:
