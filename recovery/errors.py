@@ -416,6 +416,9 @@ class ChildParkedError(ParkedError):
         )
 
 
+_Cause = tuple[str, str, str]  # type, message, traceback
+
+
 class RunFailedError(RecoveryError):
     """The run ended as failed, now or in an earlier process. ``__cause__`` is the error, if now.
 
@@ -426,12 +429,10 @@ class RunFailedError(RecoveryError):
     lines do not have it.
     """
 
-    is_sealed = False
-
     def __init__(
-        self, run_id: str, cause: tuple[str, str, str], call: int, options: str = ""
+        self, run_id: str, cause: _Cause, call: int, options: str = "", is_sealed: bool = False
     ) -> None:
-        self.run_id, self.call = run_id, call
+        self.run_id, self.call, self.is_sealed = run_id, call, is_sealed
         self.type_name, self.message, self.traceback = cause
         hint = ""
         if call:

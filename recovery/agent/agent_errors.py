@@ -24,9 +24,10 @@ from recovery.errors import (
     UnrecordedResultError,
 )
 from recovery.history.load import History
-from recovery.journal.events import AgentRaised, CallAbandoned, RunFailed
+from recovery.journal.events import AgentRaised, CallAbandoned, CallFailed, RunFailed
 from recovery.journal.failure import failure
 from recovery.journal.user_code import place_of
+from recovery.values.sealed import Subjects
 
 _logger = logging.getLogger("recovery")
 
@@ -59,8 +60,7 @@ def note_error(
     log: WritableLog, history: History, run: Execution, exc: Exception, *, goes_on: bool
 ) -> None:
     """Record the agent's exception; durable soon. A failure of the log is only logged."""
-    sealed = run.sealed_by(exc)
-    what = failure(0, exc, run.secrets if sealed else run.scrubber)
+    sealed, what = _failure_of(run, exc)
     call = exc.lsn if isinstance(exc, UnrecordedResultError) else 0
     place = place_of(exc.__traceback__)
     event = AgentRaised(
@@ -144,8 +144,7 @@ def end_if_permanent(log: WritableLog, history: History, run: Execution, exc: Ex
             check_open(run)
     except Stop as stop:
         raise stop.error from exc
-    sealed = run.sealed_by(exc)
-    what = failure(0, exc, run.secrets if sealed else run.scrubber)
+    sealed, what = _failure_of(run, exc)
     call = calls[0] if calls else 0
     record(log, history, RunFailed(what.type, what.message, what.traceback, call, sealed))
     log.commit()
@@ -153,9 +152,13 @@ def end_if_permanent(log: WritableLog, history: History, run: Execution, exc: Ex
         cancel_children(run.store, log, run.run_id, "")
     cause = what.type, what.message, what.traceback
     options = retry_options(history.started, run.store.backend)
-    error = RunFailedError(run.run_id, cause, call, options)
-    error.is_sealed = sealed is not None
-    raise error from exc
+    raise RunFailedError(run.run_id, cause, call, options, sealed is not None) from exc
+
+
+def _failure_of(run: Execution, exc: Exception) -> tuple[Subjects | None, CallFailed]:
+    """Whose keys seal an exception, and how it is recorded: sealed, it keeps what subjects said."""
+    sealed = run.sealed_by(exc)
+    return sealed, failure(0, exc, run.secrets if sealed else run.scrubber)
 
 
 def _failed_call(exc: BaseException | None, failed: dict[int, int]) -> int:

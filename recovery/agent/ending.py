@@ -38,9 +38,8 @@ def ending_of(
         raise RunCancelledError(run_id, ended.who, ended.why, ended.calls)
     if isinstance(ended, RunFailed):
         cause = ended.type, ended.message, ended.traceback
-        error = RunFailedError(run_id, cause, ended.call, retry_options(started, store))
-        error.is_sealed = ended.sealed is not None
-        raise error
+        options, is_sealed = retry_options(started, store), ended.sealed is not None
+        raise RunFailedError(run_id, cause, ended.call, options, is_sealed)
     if isinstance(ended, RunUndone):
         raise RunUndoneError(run_id, ended.who, ended.why)
     return ended

@@ -49,6 +49,7 @@ from recovery.stores.protocol import RunStore
 from recovery.text import SEALED_TEXT, quoted
 from recovery.values.declared_types import declare
 from recovery.values.pack import pack
+from recovery.values.sealed import all_keys
 from recovery.values.type_variables import Result
 
 if TYPE_CHECKING:
@@ -392,8 +393,7 @@ class RecoverableAgent(Generic[Result]):
         if history.started is None:
             own = self.settings.subject_of(task)
             if own:  # besides the subject that its task was submitted for, or of its parent's call
-                both = {*session.subject, *history.subjects.ids_of(own)}
-                session.subject = tuple(sorted(both))
+                session.subject = all_keys(session.subject, history.subjects.ids_of(own))
             if session.parent is None:
                 session.agent_object = object_name(self, self.agent_fn, self._made_in)
         check_restored(session.run_id, history.started, history.restored, serves)

@@ -28,7 +28,7 @@ from recovery.option_checks import check_names
 from recovery.replay.recorded_call import RecordedCall
 from recovery.replay.run_owners import Owners
 from recovery.values.pack import pack
-from recovery.values.sealed import KeyIds, Personal
+from recovery.values.sealed import KeyIds, Personal, all_keys
 
 if TYPE_CHECKING:
     from recovery.approvers import Approvers, Sign
@@ -80,7 +80,7 @@ def resolve(
         subject = _subject_of(history.entries, log, lsn)
         if marked is not None:
             own = values_of(run_id, backend_of(store)).ids_of(marked.subject)
-            subject = tuple(sorted({*subject, *own}))
+            subject = all_keys(subject, own)
         if subject:
             value = sealed(backend_of(store), run_id, value, subject)
         event = CallResolved(lsn, resolution.how, value, who, why, lsn in for_undo)

@@ -44,6 +44,7 @@ from recovery.values.sealed import (
     Personal,
     Sealed,
     Subjects,
+    all_keys,
     hiding,
     is_forgotten,
     key_ids,
@@ -178,7 +179,7 @@ class SubjectValues:
                 return self._without_texts(event, self.of_call(event.call))
             case RunFailed() | AgentRaised():
                 quoted = keys_in(event.sealed) or self.of_call(event.call)
-                return self._without_texts(event, _both(self.run, quoted))
+                return self._without_texts(event, all_keys(self.run, quoted))
             case CallReturned() | CallResolved() | RunFinished() | ValueRecorded():
                 return self._of_value(event)
         return event
@@ -198,7 +199,7 @@ class SubjectValues:
         name = _VALUE[type(event)]
         value, keys = getattr(event, name), self.of_call(getattr(event, "call", 0)) or self.run
         if type(value) is Personal:
-            keys, value = _both(keys, self.ids_of(value.subject)), value.value
+            keys, value = all_keys(keys, self.ids_of(value.subject)), value.value
         packed = _packed(value)
         if packed == PACKED_NONE or sealed_data(packed) is not None:
             return replace(event, **{name: packed})  # type: ignore[no-any-return]
@@ -229,7 +230,7 @@ class SubjectValues:
 
     def mark(self, subject: str, packed: Packed) -> Packed:
         """A message that is marked, sealed."""
-        return self._again_as(packed, _both(self.run, self.ids_of(subject)))
+        return self._again_as(packed, all_keys(self.run, self.ids_of(subject)))
 
     def message(self, packed: bytes) -> bytes:
         """A message as it is to be recorded: sealed if it belongs to a subject."""
@@ -248,7 +249,7 @@ class SubjectValues:
 
     def mark_state(self, key: str, value: Personal) -> Any:
         """Note that the value of this key of the state is sealed from now on; the plain value."""
-        self._state_keys[key] = _both(self.run, self.ids_of(value.subject))
+        self._state_keys[key] = all_keys(self.run, self.ids_of(value.subject))
         return value.value
 
     def state_value(self, key: str, value: Any) -> Packed:
@@ -287,7 +288,7 @@ class SubjectValues:
         def take(start: int, stop: int) -> bool:
             if stop - start >= PART_SIZE_MIN:
                 found = digest(packed[start:stop])
-                self._parts[found] = _both(self._parts.get(found, ()), keys)
+                self._parts[found] = all_keys(self._parts.get(found, ()), keys)
                 self._parts.move_to_end(found)
             return False
 
@@ -312,15 +313,11 @@ class SubjectValues:
             nonlocal found
             keys = self._parts.get(digest(packed[start:stop]))
             if keys is not None:
-                found = _both(found, keys)
+                found = all_keys(found, keys)
             return False
 
         walk_document(packed, take, PART_SIZE_MIN)
         return found
-
-
-def _both(one: KeyIds, other: KeyIds) -> KeyIds:
-    return one or other if not (one and other) else tuple(sorted({*one, *other}))
 
 
 def _said(error: dict[str, Any]) -> Iterator[Any]:

@@ -69,6 +69,11 @@ def checked_subject(subject: object) -> str:
     return subject
 
 
+def all_keys(one: KeyIds, other: KeyIds) -> KeyIds:
+    """The keys of both, each once."""
+    return one or other if not (one and other) else tuple(sorted({*one, *other}))
+
+
 T = TypeVar("T")
 
 
