@@ -96,7 +96,9 @@ def make(store: Disk, number: int, spec: Spec) -> None:
     if spec.damaged:
         directory = store.disk.open_directory(f"home/{name(number)}")
         segment = next(one for one in directory.names() if one.endswith(".seg"))
-        directory.open(segment, write=True).pwrite(b"?" * 8, 64 + 40)
+        file = directory.open(segment, write=True)
+        file.pwrite(b"?" * 8, 64 + 40)
+        file.sync()  # else a loss of power mends it
 
 
 @st.composite
