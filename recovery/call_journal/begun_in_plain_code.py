@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import coroutine
 from typing import Any
 
@@ -13,7 +13,12 @@ from recovery.calls.invoking import called
 from recovery.declare.scope import Entered
 from recovery.declare.spec import is_async
 from recovery.engine.drive import drive_async
-from recovery.engine.driver_effects import Effect, Invoke
+from recovery.engine.driver_effects import Effect, Invoke, Sleep
+
+
+@dataclass(slots=True, eq=False)
+class SleepInLoop(Sleep):
+    """Let time pass in which the event loop of this thread must go on."""
 
 
 def begun(
@@ -27,6 +32,9 @@ def begun(
 
     async def perform(effect: Effect) -> Any:
         nonlocal in_loop
+        if isinstance(effect, SleepInLoop) and not in_loop:
+            in_loop = True
+            await _hand_over()
         if in_loop:
             return await perform_async(effect)
         if not isinstance(effect, Invoke) or (effect.timeout_s and not is_async(effect.function)):

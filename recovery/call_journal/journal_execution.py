@@ -12,12 +12,13 @@ import time
 from collections.abc import Awaitable, Generator, Iterable
 from dataclasses import replace
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 from eventlog import WritableLog
 from recovery.agent.drivers import Drivers, refuse_generator
 from recovery.agent.shared_commits import GroupCommit
-from recovery.call_journal.begun_in_plain_code import begun
+from recovery.call_journal.begun_in_plain_code import SleepInLoop, begun
 from recovery.call_journal.finished_call import FinishedCall
 from recovery.call_journal.known_calls import Identity, KnownCall, KnownCalls
 from recovery.calls.call_steps import (
@@ -130,6 +131,11 @@ class JournalExecution(Drivers):
     def _perform_sync(self, effect: Effect) -> Any:
         if isinstance(effect, WaitForTurn):
             return effect.ready()
+        if isinstance(effect, SleepInLoop):
+            raise RecoveryError(
+                "this call is in flight in the event loop of this thread, which cannot go on "
+                "before call_sync returns: use `await journal.call(...)`"
+            )
         return super()._perform_sync(effect)
 
     async def _commit(self) -> None:
@@ -152,7 +158,8 @@ class JournalExecution(Drivers):
             found = self.known.find(identity, partial(digest_now, self, made))
             if found is None or not found.in_flight:
                 break
-            yield Sleep(NAP_S)
+            beside = found.thread == get_ident()  # as another task of its event loop
+            yield SleepInLoop(NAP_S) if beside else Sleep(NAP_S)
             self.check()
         if found is not None and found.left is None:  # asked for again
             assert found.outcome is not None
@@ -168,7 +175,7 @@ class JournalExecution(Drivers):
             self.known.add(found)
         elif found.identity != identity:
             self._rename(found, identity)
-        found.in_flight = True
+        found.thread = get_ident()
         self.enter(scope)
         try:
             lsn, outcome = yield from self._outcome(found, key, made)
@@ -177,7 +184,7 @@ class JournalExecution(Drivers):
             # Invariant: no outcome reaches the loop before it is durable.
             yield Commit()
         finally:
-            found.in_flight = False
+            found.thread = 0
             self.leave(scope)
             if found.outcome is None:  # in doubt, until the journal is opened again
                 self.known.discard(found)

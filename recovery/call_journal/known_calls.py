@@ -38,7 +38,8 @@ class KnownCall:
     """A call that is recorded, or about to be. ``lsn``: 0 before it is recorded.
 
     ``made``: what the log has of it, if an earlier process made it. ``left``: the same, while the
-    loop has not asked for it. ``outcome``: None while it has none.
+    loop has not asked for it. ``outcome``: None while it has none. ``thread``: which makes it now;
+    0 for none.
     """
 
     identity: Identity
@@ -46,7 +47,11 @@ class KnownCall:
     made: RecordedCall | None = None
     left: RecordedCall | None = None
     outcome: CallOutcome | None = None
-    in_flight: bool = False
+    thread: int = 0
+
+    @property
+    def in_flight(self) -> bool:
+        return self.thread != 0
 
     @property
     def is_given_up(self) -> bool:

@@ -146,6 +146,25 @@ def test_one_that_is_asked_for_while_it_is_under_way_is_waited_for(kind: str) ->
     assert effects == {"a": 1}
 
 
+def test_one_that_is_under_way_in_the_present_loop_is_awaited_and_cannot_be_held_up() -> None:
+    async def slow(to: str) -> dict[str, str]:
+        await asyncio.sleep(0.01)
+        return send(to)
+
+    async def loop(journal: CallJournal) -> list[Any]:
+        first = asyncio.ensure_future(journal.start(slow, "a", call_id="1"))
+        await asyncio.sleep(0)
+        with pytest.raises(
+            RecoveryError, match=r"in flight in the event loop.*await journal\.call"
+        ):
+            journal.call_sync(slow, "a", call_id="1")
+        return [await journal.start(slow, "a", call_id="1"), await first]
+
+    with CallJournal(disk_store(), RUN) as journal:
+        assert asyncio.run(loop(journal)) == [{"sent": "a"}] * 2
+    assert effects == {"a": 1}
+
+
 def test_a_loop_that_tries_again_what_failed_has_the_same_failures_and_results_again() -> None:
     store = disk_store()
 
