@@ -67,6 +67,8 @@ def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
         spec = replace(spec, owner=class_around(function))
     given: dict[str, Any] = {"name": spec.name} | dict(options)
     checked(given)
+    if given.get("undo") is not None:
+        spec_to_call(given["undo"])
     if "after_crash" in given:
         given["reconcile"] = None
     elif given.get("reconcile") is not None:

@@ -92,6 +92,11 @@ def charge(cents: int) -> int:
     return cents
 
 
+@functools.cache
+@tool
+def refund(call: Any, outcome: Any) -> None: ...
+
+
 def run(store: Store, agent: Any, run_id: Any = "run", **options: Any) -> Any:
     made = RecoverableAgent(agent, store, **{"max_recoveries": 0} | options)
     return made.run_with_recovery_sync("task", run_id)
@@ -248,6 +253,10 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
     "@tool around a decorator above @tool": (
         lambda s: tool(charge, timeout_s=5),
         ("charge", "lru_cache", "once, above"),
+    ),
+    "decorator above @tool, in undo=": (
+        lambda s: tool(search, undo=refund),
+        ("refund", "lru_cache", "leave out"),
     ),
     "agent with @tool": (
         lambda s: RecoverableAgent(pay, s),
