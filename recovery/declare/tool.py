@@ -73,12 +73,10 @@ def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
         given["reconcile"] = None
     elif given.get("reconcile") is not None:
         given["after_crash"] = "reconcile"
-    if is_async(given.get("needs_approval", bool)):
-        raise TypeError("needs_approval= is a plain function of the Call, not an async one")
-    if is_async(given.get("identity", bool)):
-        raise TypeError("identity= is a plain function of the arguments, not an async one")
-    if is_async(given.get("subject", bool)):
-        raise TypeError("subject= is a plain function of the arguments, not an async one")
+    for option in ("needs_approval", "identity", "subject"):
+        if is_async(given.get(option, bool)):
+            what = "the Call" if option == "needs_approval" else "the arguments"
+            raise TypeError(f"{option}= is a plain function of {what}, not an async one")
     for option in ("identity", "subject"):
         if callable(given.get(option)):
             inner = inside_partials(spec.function)
