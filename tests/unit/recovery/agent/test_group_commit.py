@@ -512,7 +512,8 @@ def test_an_answer_that_comes_while_the_loop_delivers_others_is_delivered():
     asyncio.run(main())
 
 
-def test_what_threads_tell_the_loop_is_for_no_run_and_what_they_do_is_in_no_scope():
+def test_what_threads_tell_the_loop_is_for_no_run_and_what_they_do_is_in_no_scope(monkeypatch):
+    monkeypatch.setattr(shared_commits, "PATIENCE_S", 60)  # else the loop may look by itself
     scopes: list[Any] = []
     waited_for = threading.Event()  # else the loop's own thread may tell itself
 
