@@ -8,16 +8,15 @@ if it is not. Meanwhile the callers wait, for at most ``patience_s``.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol, cast
 
+from eventlog.after_fork import in_forked_child
 from eventlog.errors import LogError, LostRecordsError, UnreachableError
 from eventlog.protocols import WritableLog
 from eventlog.remote.appender import RemoteAppender
@@ -53,8 +52,7 @@ class Link:
     def __init__(self, log_server: LogServer, lease_s: float, patience_s: float) -> None:
         self.log_server, self.lease_s, self.patience_s = log_server, lease_s, patience_s
         self._reset()
-        if hasattr(os, "register_at_fork"):
-            _links.add(self)
+        in_forked_child(self, Link._reset)
 
     def _reset(self) -> None:
         self._wake = threading.Condition()
@@ -334,15 +332,3 @@ class Link:
 
 def _for_log(done: Callable[[WritableLog, Exception | None], None], log: WritableLog) -> Done:
     return lambda error: done(log, error)
-
-
-_links: weakref.WeakSet[Link] = weakref.WeakSet()
-
-
-def _begin_in_child() -> None:
-    for link in list(_links):
-        link._reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)

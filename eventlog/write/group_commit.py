@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from typing import Protocol
+
+from eventlog.after_fork import in_forked_child
 
 # A record that no caller waits for is flushed within twice this time, with all that are appended
 # until then. That is short against a model call, and long against a flush (0.1 to 10 ms). If many
@@ -27,6 +28,7 @@ class Committer:
 
     def __init__(self) -> None:
         self._reset()
+        in_forked_child(self, Committer._reset)
 
     def _reset(self) -> None:
         self._wake = threading.Condition()
@@ -101,5 +103,3 @@ def _commit(logs: dict[Committable, int]) -> None:
 
 
 committer = Committer()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=committer._reset)  # a child has no such thread

@@ -6,11 +6,11 @@ import logging
 import os
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from eventlog.after_fork import in_forked_child, not_in_child
 from eventlog.crypto.encrypter import Encrypter
 from eventlog.crypto.keys import Encryption
 from eventlog.errors import LogError, UnsupportedFormatError, WriterFailedError
@@ -143,7 +143,7 @@ class EventLog:
         log.report = open_report(tail, time.perf_counter() - began)
         for damage in tail.damaged:
             _logger.error("%s: %s", log.path, damage)
-        _open_logs.add(log)
+        in_forked_child(log, EventLog._forked)
         return log
 
     @staticmethod
@@ -194,7 +194,7 @@ class EventLog:
         self._acts = acts
         self._appender.may_still_act(acts)
         if not (acts or self._open):
-            _open_logs.discard(self)
+            not_in_child(self)
 
     @property
     def is_encrypted(self) -> bool:
@@ -380,11 +380,12 @@ class EventLog:
         self._open = False
         committer.forget(self)
         if not self._acts:  # else a forked child must not keep what this process holds
-            _open_logs.discard(self)
+            not_in_child(self)
         self._appender.close_files()
         self._directory.close()
 
     def _forked(self) -> None:
+        # The child must not keep the locks: they go with the last descriptor, not with the process.
         self._open = False
         self._appender.close_after_fork(
             LogError(
@@ -393,20 +394,6 @@ class EventLog:
             )
         )
         self._directory.close()
-
-
-_open_logs: weakref.WeakSet[EventLog] = weakref.WeakSet()
-
-
-def _disown_in_child() -> None:
-    # The child must not keep the locks: they go with the last descriptor, not with the process.
-    for log in list(_open_logs):
-        log._forked()
-    _open_logs.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown_in_child)
 
 
 def open_report(tail: Tail, time_s: float) -> OpenReport:

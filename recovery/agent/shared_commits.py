@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from eventlog import WritableLog
+from eventlog.after_fork import in_forked_child
 from eventlog.protocols import CommitGroup
 from recovery.calls.in_thread import OneCall
 from recovery.declare.scope import NOWHERE, current_scope
@@ -31,19 +31,11 @@ _outside_any_run = partial(current_scope.set, NOWHERE)
 # Separate threads, so that no commit waits for runs that begin and end.
 _FLUSHES = 8, "recovery-commit", _outside_any_run
 flush_threads = ThreadPoolExecutor(*_FLUSHES)
+in_forked_child(flush_threads, lambda pool: ThreadPoolExecutor.__init__(pool, *_FLUSHES))
 # So many, since the first thread of a round waits for the others, which may take their time.
 _ROUNDS = 2 * THREADS, "recovery-commit-together", _outside_any_run
 _committers = ThreadPoolExecutor(*_ROUNDS)
-
-
-def _begin_in_child() -> None:
-    """Make new threads in a forked child, which would wait for its parent's for ever."""
-    ThreadPoolExecutor.__init__(flush_threads, *_FLUSHES)
-    ThreadPoolExecutor.__init__(_committers, *_ROUNDS)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)
+in_forked_child(_committers, lambda pool: ThreadPoolExecutor.__init__(pool, *_ROUNDS))
 
 _Commit = Callable[[], None]
 _Waiting = list[asyncio.Future[None]]

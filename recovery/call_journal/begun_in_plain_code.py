@@ -18,7 +18,7 @@ from recovery.engine.driver_effects import Effect, Invoke, Sleep
 
 @dataclass(slots=True, eq=False)
 class SleepInLoop(Sleep):
-    """Let time pass in which the event loop of this thread must go on."""
+    """Let time pass in which the event loop of this thread must run."""
 
 
 def begun(

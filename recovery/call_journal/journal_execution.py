@@ -133,7 +133,7 @@ class JournalExecution(Drivers):
             return effect.ready()
         if isinstance(effect, SleepInLoop):
             raise RecoveryError(
-                "this call is in flight in the event loop of this thread, which cannot go on "
+                "this call is in flight in the event loop of this thread, which cannot continue "
                 "before call_sync returns: use `await journal.call(...)`"
             )
         return super()._perform_sync(effect)

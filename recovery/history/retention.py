@@ -8,7 +8,6 @@ checkpoints are durable and were read back as a recovery reads them.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
@@ -16,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from eventlog import Damage, LogError, LogRecords, RefusedValueError, Snapshot, WritableLog
+from eventlog.after_fork import in_forked_child
 from eventlog.light_dataclass import light_dataclass
 from recovery.errors import RecoveryError
 from recovery.history.choose_checkpoint import Start, lowest_step, read_shallow, starts
@@ -43,16 +43,9 @@ NO_LSN = 1 << 63  # above all of them
 PER_RECORD = 72  # bytes that a record takes besides its body
 
 # These threads truncate logs; their name shows that they are not the agent's.
-_cutters = ThreadPoolExecutor(4, "recovery-commit-retention")
-
-
-def _begin_in_child() -> None:
-    """Make new threads in a forked child, which would wait for its parent's for ever."""
-    ThreadPoolExecutor.__init__(_cutters, 4, "recovery-commit-retention")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)
+_CUTTERS = 4, "recovery-commit-retention"
+_cutters = ThreadPoolExecutor(*_CUTTERS)
+in_forked_child(_cutters, lambda pool: ThreadPoolExecutor.__init__(pool, *_CUTTERS))
 
 
 @light_dataclass

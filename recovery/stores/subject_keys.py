@@ -10,12 +10,12 @@ import math
 import os
 import threading
 import time
-import weakref
 import zlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from eventlog import Packed, RefusedValueError
+from eventlog.after_fork import in_forked_child
 from eventlog.encryption import Encryption
 from eventlog.errors import UnsupportedFormatError
 from eventlog.files.api import Directory, Files, write_all
@@ -163,7 +163,7 @@ class SubjectKeys:
         self._every_s = look_every_s
         self._begin()
         add_opener(self)
-        _of_process.add(self)
+        in_forked_child(self, SubjectKeys._begin)
 
     def _begin(self) -> None:
         """Know nothing of the document; also in a forked child, whose parent's threads may have
@@ -387,18 +387,6 @@ class SubjectKeys:
         if found is None:
             raise SubjectKeysError("was changed", "Put it back from a backup")
         return found
-
-
-_of_process: weakref.WeakSet[SubjectKeys] = weakref.WeakSet()
-
-
-def _begin_in_child() -> None:
-    for keys in list(_of_process):
-        keys._begin()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _unknown() -> list[bytes]:

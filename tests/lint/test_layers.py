@@ -21,8 +21,8 @@ SOURCES = {"eventlog": "eventlog", "recovery": "recovery", "logdump": "tools/log
 # A file beside the rooms is a room of its own; "" is what the package itself gives on.
 ROOMS = {
     "eventlog": [
-        *"light_dataclass errors format files crypto encryption protocols read write".split(),
-        *("repair", "remove_log", "remote"),
+        *"light_dataclass after_fork errors format files crypto encryption protocols".split(),
+        *("read", "write", "repair", "remove_log", "remote"),
         *("dump", "transfer", "", "testing"),
     ],
     "recovery": [

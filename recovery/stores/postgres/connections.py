@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
 
+from eventlog.after_fork import in_forked_child
 from eventlog.errors import LogError, UnreachableError
 from eventlog.remote.log_server import LostConnectionError
 from recovery.stores.postgres.binary import Prepared
@@ -89,28 +90,36 @@ def _timed(gen: Generator[Any, Any, T], until: float) -> Generator[Any, Any, T]:
 class Connections:
     """Connections to one server, each for one statement at a time. Thread-safe; fork-safe."""
 
-    sharing = threading.Lock()  # of those of this process
+    _sharing: threading.Lock
+    _shared: weakref.WeakValueDictionary[tuple[str, float], Connections]
 
     def __init__(self, url: str, patience_s: float) -> None:
         self.url, self.address, self.schema = split_url(url)
         self._patience_s = patience_s
-        self._lock = threading.Lock()
-        self._idle: list[_Connection] = []
-        self._pid = os.getpid()
         self._is_checked = False
         self.outages, self._away_since = 0, 0.0
-        weakref.finalize(self, _close_all, self._idle, self._pid)
-        _of_all.add(self)
+        self._begin()
+        in_forked_child(self, Connections._begin)
+
+    def _begin(self) -> None:
+        """Have no connection; also in a forked child, for its parent's are still the parent's."""
+        self._lock = threading.Lock()
+        self._idle: list[_Connection] = []
+        weakref.finalize(self, _close_all, self._idle, os.getpid())
 
     @classmethod
     def to(cls, url: str, patience_s: float) -> Connections:
         """Those of this process to this URL: its stores share them."""
-        key = (url, patience_s, os.getpid())
-        with cls.sharing:
-            found = _of_process.get(key)
+        key = (url, patience_s)
+        with cls._sharing:
+            found = cls._shared.get(key)
             if found is None:
-                found = _of_process[key] = cls(url, patience_s)
+                found = cls._shared[key] = cls(url, patience_s)
             return found
+
+    @classmethod
+    def _share_none(cls) -> None:
+        cls._sharing, cls._shared = threading.Lock(), weakref.WeakValueDictionary()
 
     def run(self, act: Callable[[_Connection], T]) -> T:
         """Call ``act`` once, with a connection. LostConnectionError if its outcome is unknown."""
@@ -174,9 +183,6 @@ class Connections:
 
     def _taken(self) -> _Connection:
         with self._lock:
-            if self._pid != os.getpid():  # the parent's are still the parent's
-                self._idle, self._pid = [], os.getpid()
-                weakref.finalize(self, _close_all, self._idle, self._pid)
             if self._idle:
                 return self._idle.pop()
         try:
@@ -210,8 +216,7 @@ class Connections:
 
     def _close_idle(self) -> None:
         with self._lock:
-            if self._pid == os.getpid():
-                _close_all(self._idle, self._pid)
+            _close_all(self._idle, os.getpid())
 
     # -- what a server must be
 
@@ -260,20 +265,8 @@ class Connections:
             connection.execute(CREATE.replace("{s}", self.schema).encode())
 
 
-_of_process: weakref.WeakValueDictionary[tuple[str, float, int], Connections]
-_of_process = weakref.WeakValueDictionary()
-_of_all: weakref.WeakSet[Connections] = weakref.WeakSet()
-
-
-def _begin_in_child() -> None:
-    """Threads of the parent may have held the locks."""
-    Connections.sharing = threading.Lock()
-    for one in list(_of_all):
-        one._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)
+Connections._share_none()
+in_forked_child(Connections, lambda shared: shared._share_none())
 
 
 def _close_all(idle: list[_Connection], pid: int) -> None:

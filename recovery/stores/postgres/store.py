@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import time
-import weakref
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
@@ -165,7 +164,6 @@ class PostgresStore(RemoteStore):
         self._watch = Watch(log_server, poll_s, listen_url)
         self._seen = 0  # of the changes that the watch has heard of
         self._here: list[LostOwner] = []  # processes of this machine that had runs
-        _stores.add(self)
 
     def loaded_run(self, head: Head) -> Loaded | None:
         """The run and its inbox, in one statement; the inbox is watched from now on."""
@@ -393,18 +391,6 @@ class _LoadedRuns:
 
     def inbox(self, run_id: str) -> RemoteReader | None:
         return self.read(f"{run_id}/{INBOX}")
-
-
-_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
-
-
-def _begin_in_child() -> None:
-    for store in list(_stores):
-        store._watch.forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _adopted(name: str, log: LogBytes) -> tuple[Any, ...]:

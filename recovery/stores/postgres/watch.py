@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 
+from eventlog.after_fork import in_forked_child
 from eventlog.errors import LogError
 from eventlog.remote.directory import RemoteDirectory
 from eventlog.remote.log_server import Loaded, Owner
@@ -45,6 +46,11 @@ class Watch:
         self, log_server: PostgresLogServer, poll_s: float, listen_url: str | None
     ) -> None:
         self._log_server, self._poll_s, self._listen_url = log_server, poll_s, listen_url
+        self._begin()
+        in_forked_child(self, Watch._begin)
+
+    def _begin(self) -> None:
+        """Watch nothing; also in a forked child, which does not have its parent's runs."""
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self.changes = 0  # how often runs have changed, as far as this thread has heard
@@ -100,10 +106,6 @@ class Watch:
             self._start()
         with self._changed:
             return self._changed.wait_for(lambda: self.changes > after, timeout_s)
-
-    def forked(self) -> None:
-        """In a forked child: the parent's runs are not this process'."""
-        self.__init__(self._log_server, self._poll_s, self._listen_url)  # type: ignore[misc]
 
     # -- the thread
 
