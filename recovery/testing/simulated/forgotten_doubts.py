@@ -56,15 +56,17 @@ def forgotten(store: RunStore) -> Iterator[tuple[str, str]]:
         if reader is None:
             continue
         with reader:
-            events = [
+            open_here = open_effects(
                 (record.lsn, event)
                 for record in reader.records()
                 if (event := decode(record)) is not None
-            ]
+            )
+        if not open_here:
+            continue  # as after most deaths: a status costs more than the life that it is about
         found = status(CheckpointStore(store), run_id)
         if found.state in BROKEN:
             continue
         known = {call.lsn for call in found.calls if call.state in ("in doubt", "under way")}
-        for lsn, intent in open_effects(events).items():
+        for lsn, intent in open_here.items():
             if lsn not in known:
                 yield run_id, intent.tool
