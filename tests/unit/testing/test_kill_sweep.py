@@ -25,7 +25,7 @@ def sends_again(what: str) -> str:
 
 def recorded(place: Path, made: Any = send) -> Any:
     def agent(run: Any) -> list[str]:
-        return [made(what) for what in "abc"]
+        return [made(what) for what in "ab"]
 
     store = CheckpointStore(place / RUNS)
     return RecoverableAgent(agent, store, max_recoveries=0).run_with_recovery_sync("t", "run")[
@@ -45,8 +45,8 @@ def ends_otherwise_resumed(place: Path) -> Any:
 def test_a_program_that_records_its_effects_survives(tmp_path: Path, rng: random.Random) -> None:
     found = sweep(recorded, tmp_path, rng)
     assert found.bad == []
-    assert found.points == 2 * found.appends > 12
-    assert found.doubted >= 3
+    assert found.points == 2 * found.appends > 8
+    assert found.doubted >= 2
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def hook(what: Any) -> None:
 
 def sweep(agent: Any, **options: Any) -> CrashReport:
     return crash_everywhere(
-        agent, "a task", **{"setup": reset, "timeout_s": 3, "points": 25, **options}
+        agent, "a task", **{"setup": reset, "timeout_s": 3, "points": 10, **options}
     )
 
 
@@ -113,7 +113,7 @@ def kinds(report: CrashReport) -> set[tuple[str, str]]:
 async def chat(run: Run) -> str:
     run.messages.append({"role": "user", "content": run.task})
     async for step in run.steps():
-        reply = await run.call(look, {"content": f"reply {step}", "done": step == 4})
+        reply = await run.call(look, {"content": f"reply {step}", "done": step == 3})
         run.messages.append(reply)
         if reply["done"]:
             return str(reply["content"])
@@ -191,15 +191,15 @@ def test_an_agent_that_survives_is_told_so(agent: Callable[..., Any]) -> None:
     report = sweep(agent, effects=lambda: outside)
     assert report.ok, str(report)
     assert str(report).startswith(f"{agent.__name__}: survives a crash at every point")
-    assert report.points > 20
+    assert report.points == 10
     assert report.resumptions >= report.points
 
 
 def test_all_points_of_an_agent_are_tried_and_told_in_one_report() -> None:
     report = sweep(chat, points="all")
-    assert report.points == report.possible > 100
-    assert report.effects == {"look": 4, "send": 3}
-    assert report.reference == "'reply 4'"
+    assert report.points == report.possible > 50
+    assert report.effects == {"look": 3, "send": 2}
+    assert report.reference == "'reply 3'"
     doubt = [found for found in report.findings if found.kind == "in doubt"]
     assert {found.tool for found in doubt} == {"send"}
     assert any(found.point.startswith("after send#2 took effect") for found in doubt)
@@ -215,15 +215,15 @@ def test_a_power_loss_is_survived_too() -> None:
 
 
 def test_the_same_seed_gives_the_same_report() -> None:
-    first, again = (str(sweep(chat, points=20, seed=7)) for _ in range(2))
+    first, again = (str(sweep(chat, points=8, seed=7)) for _ in range(2))
     assert first == again
     assert "seed 7" in first
-    assert str(sweep(chat, points=20, seed=8)) != first
+    assert str(sweep(chat, points=8, seed=8)) != first
 
 
 def test_a_strict_report_takes_a_call_in_doubt_for_a_failure() -> None:
-    assert sweep(chat, points=30).ok
-    report = sweep(chat, points=30, strict=True)
+    assert sweep(chat).ok
+    report = sweep(chat, strict=True)
     assert kinds(report) == {("in doubt", "send")}
     assert "IN DOUBT: it may or may not have taken effect" in str(report)
     assert str(report).splitlines()[-1].startswith("What to do: A person has to settle")
@@ -364,7 +364,7 @@ FAULTS: list[tuple[Callable[..., Any], set[tuple[str, str]], list[str]]] = [
         {("ran twice", AGENT)},
         ["outside, 'hook 1' took place", "; without a crash once", "decorate it with @tool"],
     ),
-    (effect_before_the_first_step, {("ran twice", AGENT)}, ["'hook began' took place twice"]),
+    (effect_before_the_first_step, {("ran twice", AGENT)}, ["outside, 'hook began' took place "]),
     (
         random_argument,
         {("differs", AGENT), ("raised", AGENT)},
@@ -434,7 +434,7 @@ def test_a_fault_is_found_and_told(
     agent: Callable[..., Any], found: set[tuple[str, str]], words: list[str]
 ) -> None:
     # Semaphores of a world that outlives the process are not made anew.
-    points = 8 if agent in (waits_in_a_thread, never_gives_up) else 30
+    points = 8 if agent in (waits_in_a_thread, never_gives_up) else 16
     timeout_s = 0.3 if agent is waits_in_a_thread else 3
     given_up.clear()
     report = sweep(agent, effects=lambda: outside, points=points, timeout_s=timeout_s)
@@ -557,7 +557,7 @@ def test_nothing_is_printed_of_deaths_that_are_planned(
     said: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", said.append)
     monkeypatch.setattr(sys, "unraisablehook", said.append)
-    crash_everywhere(agent, points=20, watch=[hook])
+    crash_everywhere(agent, points=10, watch=[hook])
     assert not said
 
 
@@ -572,10 +572,8 @@ def test_swallowing_everything_is_noted() -> None:
 
     report = sweep(agent)
     assert "the agent catches BaseException and continues" in str(report)
-    assert "BaseException" not in str(sweep(in_threads, points=10))
-    assert "BaseException" not in str(sweep(side_by_side, points=10))
-    assert "BaseException" not in str(sweep(cleans_up, points=20))
-    assert "BaseException" not in str(sweep(cleans_up_plainly, points=20))
+    for agent in (in_threads, side_by_side, cleans_up, cleans_up_plainly):
+        assert "BaseException" not in str(sweep(agent))
 
 
 # -- what the agent and its world are
@@ -603,7 +601,7 @@ def test_a_factory_is_given_the_world_that_setup_made() -> None:
 
         return RecoverableAgent(agent, checkpoint_every_n=1)
 
-    report = crash_everywhere(make, "ann", setup=world, effects=lambda bank: bank)
+    report = crash_everywhere(make, "ann", setup=world, effects=lambda bank: bank, points=20)
     assert report.ok, str(report)
     assert report.reference == "2"
     assert len(worlds) == report.points + 2
@@ -620,7 +618,7 @@ def test_each_life_is_given_the_task_as_it_was() -> None:
         raise AssertionError
 
     task = [10, 20, 30]
-    report = crash_everywhere(agent, task, setup=reset, effects=lambda: outside, points=40)
+    report = crash_everywhere(agent, task, setup=reset, effects=lambda: outside, points=16)
     assert report.ok, str(report)
     assert task == [10, 20, 30]
 
@@ -628,8 +626,8 @@ def test_each_life_is_given_the_task_as_it_was() -> None:
 def test_an_agent_keeps_the_store_it_has(tmp_path: Path) -> None:
     agent = RecoverableAgent(chat, CheckpointStore(tmp_path / "runs"))
     store = agent.store
-    assert sweep(agent, points=20).ok
-    assert sweep(lambda: agent, points=20).ok
+    assert sweep(agent).ok
+    assert sweep(lambda: agent).ok
     assert agent.store is store
     assert not (tmp_path / "runs").exists()
     assert agent.recovery_count == 0
@@ -646,12 +644,13 @@ def test_effects_may_be_a_value_instead_of_a_list() -> None:
         await run.call(charge, 1)
         return "done"
 
-    report = crash_everywhere(agent, setup=restore, effects=lambda: balance)
-    assert "what effects= gives is {'ann': 10}; without a crash it is {'ann': 5}" in str(report)
+    report = crash_everywhere(agent, setup=restore, effects=lambda: balance, points=10)
+    said = "what effects= gives is {'ann': 10}; without a crash it is {'ann': 5}"
+    assert any(said in found.what for found in report.failures), str(report)
 
 
 def test_effects_that_only_grow_need_no_setup() -> None:
-    report = crash_everywhere(chat, "a task", effects=lambda: outside, points=30)
+    report = crash_everywhere(chat, "a task", effects=lambda: outside, points=10)
     assert report.ok, str(report)
 
 
@@ -722,8 +721,8 @@ def test_errors_of_the_world_are_raised() -> None:
 
 
 def test_points_are_chosen_by_seed_and_can_be_repeated() -> None:
-    report = sweep(undecorated, watch=[hook], points=30)
-    assert 20 < report.points <= 30 < report.possible
+    report = sweep(undecorated, watch=[hook], points=12)
+    assert 8 < report.points <= 12 < report.possible
     first = next(found.point for found in report.failures)
     again = sweep(undecorated, watch=[hook], points=[first])
     assert again.points == 1
@@ -764,7 +763,7 @@ def test_nobody_guesses_about_a_call_that_was_cut_in_the_middle() -> None:
             await asyncio.sleep(seconds)
             return await run.call(look, seconds)
 
-        return await asyncio.gather(run.call(early, 1), later(1), later(2))
+        return await asyncio.gather(run.call(early, 1), later(1))
 
     report = sweep(agent, effects=lambda: outside, points="all")
     assert report.ok, str(report)
@@ -785,20 +784,19 @@ def test_one_key_used_twice_is_found_in_any_agent() -> None:
 
 def test_a_process_dies_in_every_way_in_which_one_can() -> None:
     async def agent(run: Run) -> str:
-        for number in (1, 2):
-            await run.call(send, number)
-            await run.call(look, number)
+        await run.call(send, 1)
+        await run.call(look, 1)
         return "done"
 
     report = sweep(agent, points="all", power_loss=True, strict=True)
     points = {found.point for found in report.findings}
     for way in (
-        "before send#2 took effect",
+        "before send#1 took effect",
         "after send#1 took effect, before that was recorded",
-        r"at disk call \d+ of \d+ \(sync\), during send#2",
-        r"at disk call \d+ of \d+ \(write of \d+ bytes, torn after \d+\), during look#2",
+        r"at disk call \d+ of \d+ \(sync\), during send#1",
+        r"at disk call \d+ of \d+ \(write of \d+ bytes, torn after \d+\), during look#1",
         r"at disk call \d+ .*, and again at disk call \d+ of the resumption",
-        r"after send#2 .*, a power loss \(seed \d+\)",
+        r"after send#1 .*, a power loss \(seed \d+\)",
     ):
         assert any(re.fullmatch(way, point) for point in points), way
 
@@ -834,7 +832,7 @@ def test_an_agent_that_sleeps_for_days_takes_no_time() -> None:
             if step == 3:
                 return asyncio.get_running_loop().time() - began > 86_400
 
-    assert sweep(sleeper, points=30).ok
+    assert sweep(sleeper).ok
 
     def plain_sleeper(run: SyncRun) -> Any:
         began = time.monotonic()
@@ -845,7 +843,7 @@ def test_an_agent_that_sleeps_for_days_takes_no_time() -> None:
                 return time.monotonic() - began > 86_400
         raise AssertionError
 
-    report = sweep(plain_sleeper, points=30)
+    report = sweep(plain_sleeper)
     assert report.ok, str(report)
     assert report.reference == "True"
 
@@ -884,7 +882,7 @@ def someone(store: CheckpointStore, run_id: str) -> None:
 @pytest.mark.parametrize("agent", [waits_long, waits_long_plainly])
 def test_time_goes_on_to_the_next_deadline_at_once(agent: Any) -> None:
     began = time.process_time()
-    report = sweep(agent, answer=someone, points=10)
+    report = sweep(agent, answer=someone, points=6)
     assert report.ok, str(report)
     assert time.process_time() - began < 5
 
@@ -897,7 +895,7 @@ def test_time_goes_on_where_the_threads_of_a_pool_have_no_work() -> None:
             run.sleep(86_400)
             return found, later.result()
 
-    report = sweep(agent, points=10, timeout_s=3)
+    report = sweep(agent)
     assert report.ok, str(report)
 
 
@@ -927,7 +925,7 @@ def test_runs_of_the_same_child_have_ids_of_their_own() -> None:
             else:
                 return found[1] != run.state["first"][1]
 
-    report = sweep(agent, points=40)
+    report = sweep(agent)
     assert report.ok, str(report)
     assert report.reference == "True"
 
@@ -943,7 +941,7 @@ def test_a_plain_agent_is_not_stuck_where_its_child_parks(kind: str) -> None:
     def agent(run: SyncRun) -> Any:
         return run.child(child if kind == "async" else plain_child, 5)
 
-    report = sweep(agent, points=30)
+    report = sweep(agent)
     assert report.ok, str(report)
     assert {found.kind for found in report.findings} == {"in doubt"}
 
@@ -951,7 +949,7 @@ def test_a_plain_agent_is_not_stuck_where_its_child_parks(kind: str) -> None:
 def test_what_was_replaced_is_put_back() -> None:
     before = time.sleep, time.time, time.monotonic, asyncio.events.new_event_loop
     disabled = [logging.getLogger(name).disabled for name in ("recovery", "eventlog", "asyncio")]
-    assert sweep(chat, points=10).ok
+    assert sweep(chat, points=2).ok
     assert before == (time.sleep, time.time, time.monotonic, asyncio.events.new_event_loop)
     after = [logging.getLogger(name).disabled for name in ("recovery", "eventlog", "asyncio")]
     assert after == disabled
@@ -960,7 +958,7 @@ def test_what_was_replaced_is_put_back() -> None:
 
 def test_it_can_be_called_in_a_running_event_loop() -> None:
     async def test() -> CrashReport:
-        return sweep(chat, points=20)
+        return sweep(chat, points=2)
 
     assert asyncio.run(test()).ok
 
@@ -983,7 +981,7 @@ def test_timeouts_of_real_sockets_do_not_run_ahead_of_them() -> None:
         await run.call(charge, said.decode())
         return "done"
 
-    report = sweep(agent, points=15)
+    report = sweep(agent, points=6)
     assert report.ok, str(report)
 
 
@@ -1027,7 +1025,7 @@ def test_a_runtime_that_does_not_commit_intents_is_found(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("recovery.engine.execution_base.ExecutionBase.commit", lazily)
     for power_loss in (False, True):  # an intent is written with what is committed
-        report = sweep(chat, power_loss=power_loss, points=100)
+        report = sweep(chat, power_loss=power_loss, points=40)
         assert ("ran twice", "send") in kinds(report)
 
 
@@ -1106,7 +1104,7 @@ PAGE, DEBUGGING = "testing-agents.md", "debugging.md"
 
 
 def test_the_tests_of_the_page_pass_and_say_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crash, "POINTS", 60)
+    monkeypatch.setattr(crash, "POINTS", 30)
     short, whole, watching, fixture = blocks(PAGE)
     names = run_page(PAGE, [short, whole, watching, fixture], {"log_to_slack": hook})
     names["test_the_shop_survives"]()
@@ -1152,7 +1150,7 @@ def test_the_page_replays_a_production_run(
 
 
 def test_the_first_five_lines_of_the_page_are_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crash, "POINTS", 20)
+    monkeypatch.setattr(crash, "POINTS", 5)
     given = {"make_agent": lambda: RecoverableAgent(chat, CheckpointStore())}
     names = run_page(PAGE, blocks(PAGE)[:1], given)
     names["test_my_agent_survives"]()
