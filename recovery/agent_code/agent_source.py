@@ -7,12 +7,10 @@ import functools
 import inspect
 import logging
 import os
-import textwrap
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from tokenize import TokenError
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from recovery.agent_code.code_digest import functions_of, named_in
@@ -24,6 +22,7 @@ from recovery.agent_code.lost_locals import (
     lost_locals,
     may_be_lost,
 )
+from recovery.agent_code.parsed_source import parsed_source
 
 _logger = logging.getLogger("recovery")
 
@@ -85,10 +84,11 @@ def warn_of_lost_locals(agent_fn: Callable[..., Any]) -> None:
         found.warn()
 
 
-def warn_of_changed(code: CodeType, run: str, line: int, names: Iterable[str]) -> bool:
+def warn_of_changed(frame: FrameType, run: str, line: int, names: Iterable[str]) -> bool:
     """Warn of those of these values that were changed in place in the loop at this line, would be
     lost, and are read by the loop; each once. Returns whether there are any."""
-    node = _parsed(code)
+    code = frame.f_code
+    node = _definition(code, frame.f_globals.get("__name__"))
     if node is None:
         return False
     is_lost = may_be_lost(node, run)
@@ -111,7 +111,7 @@ def locals_lost_by(agent_fn: Callable[..., Any]) -> LostLocals | None:
     to_see = deque((found, given, 0) for found in _functions(agent_fn))
     while to_see:
         found, at, depth = to_see.popleft()
-        node = _parsed(found.code)
+        node = _definition(found.code, found.function.__globals__.get("__name__"))
         run = None if node is None or found.code in seen else _parameter(node, at)
         seen.add(found.code)
         if node is None or run is None:
@@ -161,18 +161,9 @@ def _owner_of(agent_fn: Any) -> type | None:
     return None if isinstance(agent_fn, FunctionType | type) else type(agent_fn)
 
 
-@functools.lru_cache(maxsize=256)
-def _parsed(code: CodeType) -> FunctionNode | None:
-    try:
-        lines, first = inspect.getsourcelines(code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError, ValueError, SystemError, TokenError):
-        # There is no source, or no function in it: a lambda, generated code, a file that was
-        # edited since (also TokenError). Python 3.11 sometimes raises SystemError for valid source
-        # (recursion depth mismatch).
-        return None
-    ast.increment_lineno(tree, first - 1)
-    node = tree.body[0] if tree.body else None
+def _definition(code: CodeType, module: str | None) -> FunctionNode | None:
+    tree = parsed_source(code, module)
+    node = tree.body[0] if tree is not None and tree.body else None
     return node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
 
 

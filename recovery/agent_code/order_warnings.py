@@ -8,18 +8,16 @@ something else on replay. Then its run stops, although its code has not changed.
 from __future__ import annotations
 
 import ast
-import inspect
 import logging
-import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from tokenize import TokenError
 from types import CodeType, FunctionType
 from typing import Any
 
 from recovery.agent_code.code_digest import codes_in, functions_of, named_in, reached
 from recovery.agent_code.loop_variables import own_nodes
+from recovery.agent_code.parsed_source import parsed_source
 
 _logger = logging.getLogger("recovery")
 
@@ -162,13 +160,8 @@ class _Source:
 
     @classmethod
     def of(cls, function: FunctionType) -> _Source | None:
-        try:
-            lines, first = inspect.getsourcelines(function.__code__)
-            tree = ast.parse(textwrap.dedent("".join(lines)))
-        except (OSError, TypeError, SyntaxError, ValueError, SystemError, TokenError):  # see there
-            return None  # generated code, or its file is gone
-        ast.increment_lineno(tree, first - 1)
-        return cls(function, tree, dict(named_in(function)))
+        tree = parsed_source(function.__code__, function.__globals__.get("__name__"))
+        return None if tree is None else cls(function, tree, dict(named_in(function)))
 
     def races(self, beside: bool) -> Iterator[Race]:
         """``beside``: whether the agent has concurrent tasks."""

@@ -70,7 +70,7 @@ class LocalsBefore:
         if found:
             from recovery.agent_code.agent_source import warn_of_changed  # noqa: PLC0415 - imports ast
 
-            if warn_of_changed(self._code, self._run, self._line, found):
+            if warn_of_changed(frame, self._run, self._line, found):
                 _warned.add(self._code)
 
     def _changed(self, now: dict[str, Any], run: ExecutionBase) -> Iterator[str]:

@@ -8,6 +8,7 @@ import csv
 import functools
 import gc
 import heapq
+import inspect
 import io
 import itertools
 import logging
@@ -27,6 +28,7 @@ import pytest
 from recovery import CheckpointStore, RecoverableAgent, tool
 from recovery.agent_code.agent_source import locals_lost_by
 from recovery.agent_code.lost_locals import lost_locals
+from recovery.agent_code.parsed_source import parsed_source
 from recovery.stores.memory import MemoryStore
 from recovery.testing import crash_everywhere
 
@@ -822,3 +824,14 @@ def test_an_agent_runs_whose_file_was_edited_since(tmp_path: Path) -> None:
     file.write_text('async def agent(\n    run="""\n')  # and not finished
     made = RecoverableAgent(names["agent"], CheckpointStore(MemoryStore()))
     assert asyncio.run(made.run_with_recovery(None, "run"))["result"] == "done"
+
+
+def test_a_source_is_found_without_a_look_at_all_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes a tenth of a second where a framework is loaded, in each process of each run."""
+    looked: list[Any] = []
+    monkeypatch.setattr(inspect, "getabsfile", looked.append)
+    parsed_source.cache_clear()
+    function = test_a_source_is_found_without_a_look_at_all_modules
+    tree = parsed_source(function.__code__, __name__)
+    assert tree is not None and tree.body[0].lineno == function.__code__.co_firstlineno
+    assert not looked
