@@ -8,15 +8,15 @@ tool that made the effect waits for its answer.
 from __future__ import annotations
 
 import json
-import subprocess
+import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.support.processes import ENVIRONMENT
 
 crashresume = pytest.importorskip(
     "crashresume", reason="crashresume is not installed (pip install 'agent-eventlog[test]')"
@@ -64,6 +64,15 @@ PLAIN = (
 )
 
 
+def live(program: str, args: list[str], takes: int, gives: int, *not_its_own: int) -> None:
+    """In a forked process, which has the library: be a program with these pipes."""
+    for fd in not_its_own:
+        os.close(fd)
+    sys.argv = ["-c", *args]
+    sys.stdin, sys.stdout = os.fdopen(takes), os.fdopen(gives, "w")
+    exec(compile(program, "<agent>", "exec"), {"__name__": "__main__"})  # noqa: S102 - see above
+
+
 class Subject:
     """The agent as a process, for the harness: `step` returns when it asks for the next input."""
 
@@ -71,13 +80,16 @@ class Subject:
         self._context = context
         self._state: Any = None
         self._inputs = 0
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program, home, context.run_id],
-            env=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        takes, ours = os.pipe()
+        heard, gives = os.pipe()
+        pipes = (takes, gives, ours, heard)
+        self._process = multiprocessing.get_context("fork").Process(
+            target=live, args=(program, [str(home), context.run_id], *pipes)
         )
+        self._process.start()
+        os.close(takes)
+        os.close(gives)
+        self._heard, self._said = os.fdopen(heard), os.fdopen(ours, "w")
         self._wanted = self._until_it_asks_for_input()
 
     def step(self, item: str) -> None:
@@ -92,13 +104,15 @@ class Subject:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.join()
+        self._heard.close()
+        with suppress(BrokenPipeError):
+            self._said.close()
 
     def _until_it_asks_for_input(self) -> int:
         while True:
-            assert self._process.stdout is not None
-            line = self._process.stdout.readline()
-            assert line, f"the agent ended with {self._process.wait()}"
+            line = self._heard.readline()
+            assert line, "the agent has ended"
             match json.loads(line):
                 case ["receive", [number, state]]:
                     self._state = state
@@ -119,9 +133,8 @@ class Subject:
         self._answer("done")
 
     def _answer(self, value: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(value) + "\n")
-        self._process.stdin.flush()
+        self._said.write(json.dumps(value) + "\n")
+        self._said.flush()
 
 
 Conform = Callable[..., Any]
