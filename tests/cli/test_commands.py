@@ -29,7 +29,7 @@ COMMANDS = registered()
 DRIVEN = [command for command in COMMANDS if not how(command).elsewhere]
 READING = [command for command in DRIVEN if not how(command).writes]
 ABOUT_RUNS = [command for command in DRIVEN if not how(command).of_store]
-SHOWN = ("finished", "damaged_frame", "foreign")
+SHOWN = ("finished", "damaged_frame")
 
 
 @pytest.fixture(scope="session")

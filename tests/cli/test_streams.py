@@ -33,11 +33,8 @@ def run(command: str, redirections: str, **more: str) -> subprocess.CompletedPro
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        ("logdump finished", 0),
         ("logdump verify damaged_payload", 2),
-        ("logdump --help", 0),
         ("recovery show finished", 0),
-        ("recovery runs", 0),
         ("recovery show nowhere", 66),
     ],
 )
@@ -79,10 +76,8 @@ def test_who_asks_without_standard_input_is_told_so() -> None:
 @pytest.mark.parametrize(
     ("command", "code", "unbuffered"),
     [
-        ("logdump dump finished", 74, ""),
         ("logdump finished", 74, ""),
         ("logdump export finished", 74, "1"),
-        ("recovery runs", 74, ""),
         ("recovery --help", 74, ""),
         ("recovery show finished --json", 74, "1"),
     ],
