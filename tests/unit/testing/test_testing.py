@@ -572,8 +572,8 @@ def test_swallowing_everything_is_noted() -> None:
 
     report = sweep(agent)
     assert "the agent catches BaseException and continues" in str(report)
-    for agent in (in_threads, side_by_side, cleans_up, cleans_up_plainly):
-        assert "BaseException" not in str(sweep(agent))
+    for other in (in_threads, side_by_side, cleans_up, cleans_up_plainly):
+        assert "BaseException" not in str(sweep(other))
 
 
 # -- what the agent and its world are
