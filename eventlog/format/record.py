@@ -27,7 +27,11 @@ _SMALL = 4096
 _TIMESTAMPS = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")  # how they begin
 _LOOKS_MAX = 16
 
-_SCALARS = (type(None), bool, int, float, str, bytes)
+# What a packer takes. The second line is read back as bytes, or as what msgpack makes of it.
+_TAKEN = (
+    *(type(None), bool, int, float, str, bytes),
+    *(bytearray, memoryview, msgpack.ExtType, msgpack.Timestamp),
+)
 
 _UNDECODED = object()
 
@@ -125,7 +129,7 @@ def pack(value: Any, path: str = "body") -> bytes:
         raise _refused(value, path, exc) from None
 
 
-_REFUSALS = (TypeError, ValueError, OverflowError, RecursionError)  # what packers raise
+_REFUSALS = (TypeError, ValueError, OverflowError, RecursionError, BufferError)  # by packers
 
 
 def _refused(value: Any, path: str, exc: Exception) -> RefusedValueError:
@@ -209,7 +213,7 @@ def find_refused(value: Any, path: str) -> tuple[str, str]:
         elif type(part) is dict:
             for key, v in reversed(part.items()):
                 at = f"{where}.{key}" if type(key) is str else f"{where}[{key!r}]"
-                if type(key) not in _SCALARS:
+                if type(key) not in _TAKEN:
                     return at, f"a key of type {kind_name(key)}"
                 todo += [(at, v, depth + 1), (f"{where}[{key!r}]", key, depth)]
     return path, ""
@@ -223,7 +227,7 @@ def _refusal(part: Any, depth: int) -> str:
         return "a str with lone surrogates (not encodable as UTF-8)"
     if kind in (list, dict):
         return f"nested deeper than {DEPTH_MAX} levels" if depth > DEPTH_MAX else ""
-    return "" if kind in _SCALARS else f"{kind_name(part)} cannot be carried"
+    return "" if kind in _TAKEN else f"{kind_name(part)} cannot be carried"
 
 
 def kind_name(value: object) -> str:

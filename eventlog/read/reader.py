@@ -344,7 +344,7 @@ class LogReader:
         vouched = mark.durable if info.superseded_at is None else info.superseded_at - 1
         if not position.offset:
             position.lsn, position.offset = self._start(info, position.lsn)
-        if wanted is None and loaded is None:
+        if wanted is None:  # of a segment that was loaded, the last one, it gives nothing
             start = position.offset, position.lsn
             for frame, payload in sound_in_pieces(self._directory, info, start):
                 position.offset, position.lsn = frame.end, frame.lsn + frame.count

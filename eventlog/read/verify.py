@@ -121,22 +121,24 @@ def examine(
         if segment and info.number != segment:
             break
         totals.segments += 1
-        yield from _check_start(reader, info, previous, expected)
+        check = _SegmentCheck(info, infos[i + 1] if i + 1 < len(infos) else None)
+        yield from _check_start(reader, check, previous, expected)
         previous = info.number
         if not info.first_lsn:
             continue
         totals.first_lsn = totals.first_lsn or info.first_lsn
-        check = _SegmentCheck(info, infos[i + 1] if i + 1 < len(infos) else None)
         try:
             check.begin(reader, first)
             found = _examine_segment(reader, check, mark, totals)
             yield from _of_segment_alone(found) if segment else found
         except UnsupportedFormatError as exc:
-            yield Finding(NOT_A_LOG, info.number, check.offset, 0, 1, 0, str(exc))
+            yield from check.placed(0)
+            yield _lossless(NOT_A_LOG, info.number, str(exc), check.offset)
         except FileNotFoundError:
+            yield from check.placed(0)
             if info.first_lsn >= reader.oldest_lsn:  # else it was removed on purpose
                 what = f"{segment_name(info.number)} vanished while it was being read"
-                yield Finding(MISSING, info.number, 0, 0, 1, 0, what)
+                yield _lossless(MISSING, info.number, what)
         expected = max(expected, check.lsn)
     totals.last_lsn = max(0, expected - 1)
 
@@ -161,6 +163,7 @@ class _SegmentCheck:
         self.damaged = info.damage is not None
         self.snapshot = 0  # the newest in this segment
         self.whole = True  # whether the check begins at the segment's beginning
+        self.held: list[Finding] = []  # until the next sound frame is known
 
     def begin(self, reader: LogReader, first: int) -> None:
         """Begin at the last frame before LSN ``first`` that the index has."""
@@ -174,24 +177,31 @@ class _SegmentCheck:
         if frame.kind == SNAPSHOT:
             self.snapshot = frame.lsn
 
+    def placed(self, next_frame: int) -> Iterator[Finding]:
+        """The findings before the next sound frame, which is there."""
+        held, self.held = self.held, []
+        yield from (replace(finding, next_frame=next_frame) for finding in held)
+
 
 def _examine_segment(
     reader: LogReader, check: _SegmentCheck, mark: DurableMark, totals: Totals
 ) -> Iterator[DecodedFrame | EncryptedFrame | Finding]:
-    number, held = check.info.number, list[Finding]()  # until the next sound frame is known
+    number = check.info.number
     for item in _walk_twice(reader, check, mark):
         if isinstance(item, tuple):  # tested first: nearly all items are frames
             frame, payload = item
-            if held:
-                yield from _placed(held, frame.offset)
+            if check.held:
+                yield from check.placed(frame.offset)
             if frame.durable >= frame.lsn:
-                held.append(_damage(check, frame, (1, 0), "durable mark is ahead of its frame"))
+                check.held.append(
+                    _damage(check, frame, (1, 0), "durable mark is ahead of its frame")
+                )
             if frame.kind == FOOTER:
                 continue
             found = reader.decoder.examine(check.info, frame, payload)
             if isinstance(found, str):
                 lsns = frame.lsn, frame.lsn + frame.count - 1
-                held.append(_damage(check, frame, lsns, found))
+                check.held.append(_damage(check, frame, lsns, found))
                 continue
             totals.records += frame.count
             totals.snapshots += frame.kind == SNAPSHOT
@@ -202,17 +212,12 @@ def _examine_segment(
                 yield DecodedFrame(number, frame.offset, frame.end - frame.offset, found)
         elif isinstance(item, Damage):
             check.damaged = True
-            held.append(_finding(check, item))
+            check.held.append(_finding(check, item))
         else:
-            yield from _placed(held, 0)
+            yield from check.placed(0)
             if item.torn_size:
-                yield Finding(TORN, number, item.offset, item.torn_size, 1, 0, _torn_text(item))
+                yield _lossless(TORN, number, _torn_text(item), item.offset, item.torn_size)
             yield from _check_end(reader, check, item)
-
-
-def _placed(held: list[Finding], next_frame: int) -> Iterator[Finding]:
-    yield from (replace(finding, next_frame=next_frame) for finding in held)
-    held.clear()
 
 
 def _walk_twice(
@@ -255,6 +260,11 @@ def _doubtful(item: Damage | End) -> bool:
 
 
 # -- findings
+
+
+def _lossless(bit: int, segment: int, text: str, offset: int = 0, size: int = 0) -> Finding:
+    """A finding that costs no record."""
+    return Finding(bit, segment, offset, size, 1, 0, text)
 
 
 def _finding(check: _SegmentCheck, damage: Damage) -> Finding:
@@ -313,18 +323,19 @@ def _torn_text(end: End) -> str:
 
 
 def _check_start(
-    reader: LogReader, info: SegmentInfo, previous: int, expected: int
+    reader: LogReader, check: _SegmentCheck, previous: int, expected: int
 ) -> Iterator[Finding]:
     """A segment's header, and whether it continues where the log was."""
+    info = check.info
     name = segment_name(info.number)
     if info.damage is not None and reader.listing.header(info.number) is not None:
-        yield Finding(NOT_A_LOG, info.number, 0, 0, 1, 0, f"{name}: {info.damage.what}")
+        yield _lossless(NOT_A_LOG, info.number, f"{name}: {info.damage.what}")
     elif info.damage is not None:
-        text = f"{name}: {info.damage.what}"
-        if info.first_lsn:
-            text += "; its records can still be read"
-        after = HEADER_SIZE if info.first_lsn else 0
-        yield Finding(DAMAGED, info.number, 0, HEADER_SIZE, 1, 0, text, after)
+        readable = "; its records can still be read" * bool(info.first_lsn)
+        text = f"{name}: {info.damage.what}{readable}"
+        check.held.append(_lossless(DAMAGED, info.number, text, 0, HEADER_SIZE))
+        if not readable:
+            yield from check.placed(0)
     first = max(expected, info.oldest_lsn)
     last = info.first_lsn - 1 if info.first_lsn else 0
     gone = range(previous + 1, info.number)
@@ -340,7 +351,7 @@ def _check_start(
         )
     elif gone and previous:
         # Its LSNs were reported at the end of the segment before, if any were lost.
-        yield Finding(MISSING, info.number, 0, 0, 1, 0, f"{_names(gone)} missing")
+        yield _lossless(MISSING, info.number, f"{_names(gone)} missing")
     elif last >= first:
         yield Finding(
             GAP, info.number, 0, 0, first, last, f"gap in LSNs before {name}: {_loss(first, last)}"
@@ -362,7 +373,7 @@ def _check_mark(
     found = read_mark(reader._directory)
     if found is None and _mark_is_torn(reader):
         text = f"{MARK_NAME} is torn or damaged. Harmless: the next commit writes it again"
-        yield Finding(0, 0, 0, 0, 1, 0, text)
+        yield _lossless(0, 0, text)
 
 
 def _mark_is_torn(reader: LogReader) -> bool:
@@ -386,41 +397,22 @@ def _check_end(reader: LogReader, check: _SegmentCheck, end: End) -> Iterator[Fi
     if footer is not None:
         wrong = _footer_wrong(reader, check, footer, end)
         if wrong:
-            yield Finding(
-                DAMAGED,
-                info.number,
-                footer.offset,
-                segment.end - footer.offset,
-                1,
-                0,
-                f"{wrong}: no record lost",
-            )
+            size = segment.end - footer.offset
+            text = f"{wrong}: no record lost"
+            yield _lossless(DAMAGED, info.number, text, footer.offset, size)
     if info.superseded_at is None:
         return
     stop = segment.end if footer is None else footer.offset
     rest = len(segment.between(end.offset, stop).rstrip(b"\0"))
     if footer is None and _was_sealed(check, end):
-        yield Finding(
-            DAMAGED,
-            info.number,
-            end.offset,
-            rest,
-            1,
-            0,
-            "the footer is damaged: no record lost, a scan rebuilds it",
-        )
+        text = "the footer is damaged: no record lost, a scan rebuilds it"
+        yield _lossless(DAMAGED, info.number, text, end.offset, rest)
     elif rest:
-        yield Finding(
-            0,
-            info.number,
-            end.offset,
-            rest,
-            1,
-            0,
-            f"{rest} bytes that do not count: a later segment begins at LSN "
-            f"{info.superseded_at}. Written by a writer that had lost the log, or never "
-            "acknowledged",
+        text = (
+            f"{rest} bytes that do not count: a later segment begins at LSN {info.superseded_at}. "
+            "Written by a writer that had lost the log, or never acknowledged"
         )
+        yield _lossless(0, info.number, text, end.offset, rest)
 
 
 def _was_sealed(check: _SegmentCheck, end: End) -> bool:
@@ -466,5 +458,5 @@ def _foreign(reader: LogReader, exc: UnsupportedFormatError) -> Finding:
         try:
             reader.listing.header(number)
         except UnsupportedFormatError as found:
-            return Finding(NOT_A_LOG, number, 0, 0, 1, 0, f"{segment_name(number)}: {found}")
-    return Finding(NOT_A_LOG, 0, 0, 0, 1, 0, str(exc))
+            return _lossless(NOT_A_LOG, number, f"{segment_name(number)}: {found}")
+    return _lossless(NOT_A_LOG, 0, str(exc))

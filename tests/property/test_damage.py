@@ -12,13 +12,14 @@ import itertools
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from eventlog import Damage, EventLog, Snapshot
+from eventlog.dump import GAP, MISSING, Finding, dump, verify
 from eventlog.format.durable_mark import DurableMark
 from eventlog.format.frame import (
     FOOTER,
@@ -27,9 +28,10 @@ from eventlog.format.frame import (
     Frame,
     SegmentHeader,
     decode_segment_header,
+    frame_at,
     frames_ahead,
 )
-from eventlog.format.names import segment_number
+from eventlog.format.names import segment_name, segment_number
 from eventlog.format.torn_or_damaged import Segment
 from eventlog.read.segment_files import identify, read_mark
 from eventlog.testing import SimulatedDisk
@@ -241,9 +243,12 @@ def check(log: Log, files: Files, moved: bool = False, doubted: bool = False) ->
         snapshots = [record.lsn for record in reader.snapshots()]
         assert snapshots == [r.lsn for r in records if isinstance(r, Snapshot)][::-1]
         assert reader.fetch(set(expected)) == {record.lsn: record for record in records}
+        findings = list(verify(reader))
     assert files_of(disk) == files, "reading changed something"
-    lost = {lsn for d in damaged for lsn in range(d.first_lsn, d.last_lsn + 1)}
+    lost = lost_in(damaged)
     assert not lost & set(found), "reported as lost, and there"
+    assert lost == lost_in(one for one in findings if one.bit), "verify says otherwise"
+    check_places(files, findings)
     assert lost <= set(expected), "reported as lost, and never was there"
     intact = log.intact(files) & log.acknowledged
     missing = intact - set(found)
@@ -255,6 +260,41 @@ def check(log: Log, files: Files, moved: bool = False, doubted: bool = False) ->
         assert list(found) == list(range(1, len(found) + 1))
     check_goes_on(disk, found, lost, damaged)
     return Seen(set(found), lost, silent, damaged)
+
+
+def lost_in(damaged: Iterable[Damage | Finding]) -> set[int]:
+    return {lsn for one in damaged for lsn in range(one.first_lsn, one.last_lsn + 1)}
+
+
+def check_places(files: Files, findings: list[Finding]) -> None:
+    """What a finding says of bytes is so: they are there, and the next sound frame is the next."""
+    for one in findings:
+        content = files.get(segment_name(one.segment), b"")
+        assert one.offset + one.size <= max(HEADER_SIZE, len(content))
+        salt = content[one.next_frame : one.next_frame + 4]
+        assert not one.next_frame or frame_at(content, one.next_frame, salt)
+
+
+def check_in_parts(log: Log, files: Files) -> None:
+    """From any record on, and segment by segment, there is what there is in the whole."""
+    with EventLog.read("log", files=log.disk(files)) as reader:
+        damaged: list[Damage] = []
+        whole, findings = list(reader.records(on_damage=damaged.append)), list(verify(reader))
+        for start in range(2, len(log.frames) + 2, 4):
+            rest: list[Damage] = []
+            assert list(reader.records(start, on_damage=rest.append)) == [
+                record for record in whole if record.lsn >= start
+            ]
+            assert {lsn for lsn in lost_in(rest) if lsn >= start} == {
+                lsn for lsn in lost_in(damaged) if lsn >= start
+            }
+            dumped = [item["lsn"] for item in dump(reader, start) if "lsn" in item]
+            assert dumped == [record.lsn for record in whole if record.lsn >= start]
+        for number in reader.listing.numbers():
+            of_segment = [one for one in findings if one.segment == number]
+            assert list(verify(reader, number)) == [
+                one for one in of_segment if one.bit != MISSING and (one.bit != GAP or one.offset)
+            ]
 
 
 def check_goes_on(
@@ -595,6 +635,7 @@ def test_no_single_fault_loses_anything_unseen() -> None:
     for kind, files in itertools.chain(single_faults(log, moments), mark_faults(log, moments)):
         kinds[kind] += 1
         check_exactly(log, files)
+        check_in_parts(log, files)
     assert len(kinds) == 13 and sum(kinds.values()) > 200, kinds
 
 

@@ -394,6 +394,9 @@ def test_unknown_frame_kind_is_bit_32(disk) -> None:
     (finding,) = found(disk)
     assert (finding.bit, finding.segment, finding.size) == (NOT_A_LOG, 1, 0)
     assert (finding.offset, finding.first_lsn, finding.last_lsn) == (frame.offset, 1, 0)
+    flip(disk, frames(disk)[0].payload_offset)
+    damage, kind = found(disk)
+    assert (damage.bit, damage.last_lsn, kind) == (DAMAGED, 1, finding)
 
 
 def test_segment_of_another_log_is_bit_32(rolled) -> None:

@@ -79,6 +79,8 @@ LOOP.append(LOOP)
         ([Text("x")], "body[0]", "Text"),
         ({(1, 2): 3}, "body[(1, 2)]", "a key of type tuple"),
         ({"ok": 1, "bad": object()}, "body.bad", "object"),
+        ({"ok": bytearray(b"x"), memoryview(b"ok"): 1, "bad": {1}}, "body.bad", "set"),
+        (memoryview(b"abcd")[::2], "body", "not C-contiguous"),
         (nested(2000), "body" + "[0]" * 501, "nested deeper than 500"),
         (LOOP, "body" + "[0]" * 501, "nested deeper than 500"),
     ],

@@ -634,6 +634,31 @@ def test_a_footer_whose_flush_failed_is_renewed_before_the_log_goes_on() -> None
                 assert after.report.damaged == () and after.last_lsn == 2
 
 
+@pytest.mark.parametrize("takeover", [False, True])
+def test_a_record_whose_flush_failed_is_renewed_where_the_file_stays_as_it_is(
+    takeover: bool,
+) -> None:
+    """The segment is damaged, or its writer may live. The kernel takes the record for written."""
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    for number in (1, 2):
+        log.append("event", number)
+        log.commit()
+    log.append("event", 3)
+    disk.fail_at("sync", 0, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        log.commit()
+    if not takeover:
+        disk = disk.after_process_death()
+        disk.directories["log"]["00000001.seg"].content[HEADER_SIZE + FRAME_SIZE] ^= 1
+    with EventLog.open("log", files=disk, takeover=takeover) as new:
+        assert (len(new.report.damaged), new.durable_lsn) == (0 if takeover else 1, 3)
+        for seed in range(40):
+            with EventLog.read("log", files=disk.after_power_loss(seed)) as reader:
+                assert reader.tail().next_lsn == 4 and reader.fetch({3}), seed
+    log._release()
+
+
 def test_what_was_not_known_durable_is_renewed_together() -> None:
     disk = SimulatedDisk()
     log = EventLog.open("log", files=disk)
