@@ -7,7 +7,7 @@ from bisect import bisect_right
 import msgpack
 import xxhash
 
-from eventlog.format.frame import FOOTER, HEADER_SIZE, decode_trailer, frame_at, payload_of
+from eventlog.format.frame import BEYOND, FOOTER, HEADER_SIZE, decode_trailer, frame_at, payload_of
 from eventlog.light_dataclass import light_dataclass
 
 INDEX_STEP = 64 << 10  # one index entry for so many bytes: 128 entries in 8 MiB
@@ -26,7 +26,7 @@ class Footer:
 
     def stretch(self, lsn: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """The (LSN, offset) at which the indexed stretch with record ``lsn`` begins and ends."""
-        after = max(1, bisect_right(self.index, (lsn, 1 << 63)))
+        after = max(1, bisect_right(self.index, (lsn, BEYOND)))
         ends = [*self.index[after : after + 1], (self.next_lsn, self.offset)]
         return self.index[after - 1], ends[0]
 

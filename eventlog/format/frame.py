@@ -54,6 +54,7 @@ FILE_SIZE_MAX = SEGMENT_SIZE_MAX + 2 * PAYLOAD_SIZE_MAX
 # A writer of one record each nanosecond gets there in 292 years. Forged bytes may claim a higher
 # LSN, after which no LSN would be left for the writer.
 LSN_MAX = (1 << 63) - 1
+BEYOND = 1 << 64  # above every LSN and every offset
 NUMBER_MAX = (1 << 32) - 1  # of a segment: the field in its header has 32 bits
 EPOCH_MAX = (1 << 48) - 1  # no log is opened that often
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from eventlog.errors import Damage, UnsupportedFormatError
 from eventlog.format.durable_mark import DurableMark
 from eventlog.format.frame import (
+    BEYOND,
     FOOTER,
     HEADER_SIZE,
     KINDS,
@@ -97,7 +98,7 @@ class Segment:
                 offset, lsn = self.end, last + 1
                 break
             if wanted is None and not self.successor_unreadable:
-                superseded_at = 1 << 64 if self.superseded_at is None else self.superseded_at
+                superseded_at = BEYOND if self.superseded_at is None else self.superseded_at
                 offset, lsn = yield from sound_frames(
                     self.buf, self.base, (offset, lsn), superseded_at, self.salt
                 )

@@ -17,7 +17,15 @@ from eventlog.files.api import Directory, Files
 from eventlog.files.lock import LogOwner, former_of, owner_of
 from eventlog.format.durable_mark import DurableMark
 from eventlog.format.footer import digest_holds, read_footer
-from eventlog.format.frame import ALIGNMENT, FOOTER, FRAME_SIZE, HEADER_SIZE, SNAPSHOT, Frame
+from eventlog.format.frame import (
+    ALIGNMENT,
+    BEYOND,
+    FOOTER,
+    FRAME_SIZE,
+    HEADER_SIZE,
+    SNAPSHOT,
+    Frame,
+)
 from eventlog.format.names import segment_name
 from eventlog.format.record import Record, Snapshot
 from eventlog.format.torn_or_damaged import End, Segment
@@ -122,7 +130,7 @@ class LogReader:
         return retried(self._durable_lsn)
 
     def _durable_lsn(self) -> int:
-        mark, infos = self.listing.segments_from(1 << 63)
+        mark, infos = self.listing.segments_from(BEYOND)
         if mark.durable or not infos:
             return mark.durable
         info = infos[-1]  # what is before a segment was made durable before it was made
@@ -138,7 +146,7 @@ class LogReader:
 
     def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
         """Verified snapshots, the newest first; a damaged one is passed to ``on_damage``."""
-        before = 1 << 64
+        before = BEYOND
         for look in count(1):
             try:
                 for item in self._newest_first(before):
@@ -197,7 +205,7 @@ class LogReader:
             return found
         mark, infos = self.listing.segments_with(lsns)
         for info in infos:
-            limit = info.superseded_at or 1 << 64
+            limit = info.superseded_at or BEYOND
             wanted = {lsn for lsn in lsns if info.first_lsn <= lsn < limit}
             if not wanted or not info.first_lsn:
                 continue
@@ -242,7 +250,7 @@ class LogReader:
         return retried(self._tail)
 
     def _tail(self) -> Tail:
-        mark, infos = self.listing.segments_from(1 << 63)
+        mark, infos = self.listing.segments_from(BEYOND)
         number = infos[-1].number if infos else 0
         damaged = [info.damage for info in reversed(infos) if info.damage is not None]
         info = next((info for info in infos if info.first_lsn), None)
@@ -427,7 +435,7 @@ class LogReader:
                 # From the start on: after a takeover its LSNs begin again before the position.
                 position.lsn = max(info.first_lsn, position.start)
             # What is superseded from its first record on holds nothing.
-            if not 0 < info.first_lsn < (info.superseded_at or 1 << 64):
+            if not 0 < info.first_lsn < (info.superseded_at or BEYOND):
                 position.lsn = expected
                 continue
             expected = max(expected, info.oldest_lsn)

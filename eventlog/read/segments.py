@@ -12,7 +12,7 @@ from eventlog.errors import Damage, UnsupportedFormatError
 from eventlog.files.api import Directory
 from eventlog.files.lock import LOCK_NAME
 from eventlog.format.durable_mark import DurableMark
-from eventlog.format.frame import HEADER_SIZE, Frame, SegmentHeader
+from eventlog.format.frame import BEYOND, HEADER_SIZE, Frame, SegmentHeader
 from eventlog.format.names import segment_number
 from eventlog.light_dataclass import light_dataclass
 from eventlog.read.segment_files import (
@@ -211,7 +211,7 @@ class Listing:
         return retried(lambda: self._segments_with(lsns))
 
     def _segments_with(self, lsns: set[int]) -> tuple[DurableMark, list[SegmentInfo]]:
-        mark, infos = self._segments_from(1 << 63)
+        mark, infos = self._segments_from(BEYOND)
         if not infos or not infos[0].first_lsn:
             return mark, infos
         last, found = infos[0], {info.number: info for info in infos}

@@ -67,7 +67,6 @@ def _copy(source: Directory, target: Directory, name: str) -> None:
     try:
         copy = target.open(name, write=True, create=True)
         try:
-            copy.truncate(0)
             offset = 0
             while piece := file.pread(_PIECE, offset):
                 write_all(copy, piece, offset)

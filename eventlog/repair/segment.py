@@ -17,6 +17,7 @@ from eventlog.format.durable_mark import DurableMark
 from eventlog.format.envelope import decode_envelope
 from eventlog.format.footer import read_footer
 from eventlog.format.frame import (
+    BEYOND,
     ENCRYPTED,
     FOOTER,
     HEADER_SIZE,
@@ -57,7 +58,7 @@ class Rewriting:
         self._reader, self._plan, self._time_ns = reader, plan, time_ns
         self._random_bytes = reader.files.random_bytes
         self.kept = 0  # records
-        mark, _ = reader.listing.segments_from(1 << 63)
+        mark, _ = reader.listing.segments_from(BEYOND)
         self._frames: list[tuple[Frame, bytes]] = []
         if plan.info is not None:
             self._frames = list(_sound(reader, plan, mark))
@@ -92,7 +93,6 @@ class Rewriting:
         temporary = f"{name}.{self.header.salt.hex()}.new"
         file = directory.open(temporary, write=True, create=True)
         try:
-            file.truncate(0)
             encoded = self.header.encode()
             write_all(file, encoded, 0)
             index = [(self.header.first_lsn, HEADER_SIZE)]

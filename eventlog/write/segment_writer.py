@@ -61,7 +61,6 @@ class SegmentWriter:
         temporary = f"{name}.{header.salt.hex()}.new"  # the random salt makes the name unique
         file = directory.open(temporary, write=True, create=True)
         try:
-            file.truncate(0)
             write_all(file, header.encode(), 0)
             file.sync()
             directory.publish(temporary, name)
@@ -103,7 +102,6 @@ class SegmentWriter:
         write_all(self.file, frame, self.end)
         self.end += len(frame)
         self.file.truncate(self.end)
-        self._allocated = self.end
         self.file.sync()
 
 

@@ -230,17 +230,25 @@ def flip(disk: SimulatedDisk, offset: int, number: int = 1, bit: int = 1) -> Non
     content(disk, number)[offset] ^= bit
 
 
-def test_torn_tail_is_bit_1() -> None:
+@pytest.mark.parametrize(
+    ("whole", "says"), [(0, ""), (1, ", with 1 whole frame among them,"), (2, ", with 2 whole fr")]
+)
+def test_torn_tail_is_bit_1(whole: int, says: str) -> None:
     disk = SimulatedDisk()
     log = EventLog.open("log", files=disk)
     log.append("k", 1)
     log.commit()
     log.append("k", "never acknowledged")
     torn = frames(disk)[-1]
+    for _ in range(whole):
+        log.append("k", "never acknowledged")
+    last = frames(disk)[-1]
     flip(disk, torn.offset + 60)
     (finding,) = found(disk)
-    assert (finding.bit, finding.offset) == (TORN, torn.offset)
-    assert torn.end - 8 < finding.offset + finding.size <= torn.end
+    assert (finding.bit, finding.offset, finding.next_frame) == (TORN, torn.offset, 0)
+    assert last.end - 8 < finding.offset + finding.size <= last.end
+    assert finding.text.startswith(f"torn tail: {finding.size} bytes{says}")
+    assert says or " bytes after LSN 1 that were never acknowledged" in finding.text
     items = list(dump(EventLog.read("log", files=disk)))
     assert [i["type"] for i in items] == ["record", "torn_tail"]
     log.close()
@@ -279,6 +287,12 @@ def test_missing_segment_in_the_middle_is_bit_4_with_its_lsns(rolled) -> None:
     lost -= {r.lsn for r in EventLog.read("log", files=rolled).records(on_damage=lambda _: None)}
     assert {n for f in findings for n in range(f.first_lsn, f.last_lsn + 1)} == lost
     assert all("00000002.seg" in f.text for f in findings)
+    after = findings[0].last_lsn + 1
+    assert findings[1].text == "00000002.seg is missing"
+    del rolled.directories["log"][segment_name(1)]
+    *_, missing = found(rolled)
+    assert (missing.segment, missing.first_lsn, missing.last_lsn) == (3, 1, after - 1)
+    assert missing.text == f"00000001.seg to 00000002.seg are missing: LSN 1-{after - 1} lost"
 
 
 def test_missing_first_and_last_segments_are_bit_4(rolled) -> None:
@@ -337,6 +351,12 @@ def test_no_segment_left_is_bit_4(disk) -> None:
     del disk.directories["log"][segment_name(1)]
     (finding,) = found(disk)
     assert (finding.bit, finding.first_lsn, finding.last_lsn) == (MISSING, 1, 10)
+    assert (finding.segment, finding.text) == (0, "no segment can be read: LSN 1-10 lost")
+    disk.make_directory("log").open(segment_name(1), write=True, create=True).pwrite(b"junk", 0)
+    assert [(one.bit, one.segment, one.last_lsn) for one in found(disk)] == [
+        (DAMAGED, 0, 10),
+        (DAMAGED, 1, 0),
+    ]
 
 
 def test_bad_snapshot_is_bit_8(disk) -> None:

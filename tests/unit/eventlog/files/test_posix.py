@@ -45,6 +45,43 @@ def test_bytes_and_sizes(files: Files, path: str) -> None:
     file.close()
 
 
+def test_a_lock_is_of_one_opening_and_one_slot(files: Files, path: str) -> None:
+    directory = files.make_directory(path)
+    ours, other = (directory.open("f", write=True, create=True) for _ in range(2))
+    assert ours.lock(3) and ours.lock(3)
+    assert not other.lock(3)
+    assert not ours.held(9), "by another opening"
+    assert [other.held(slots) for slots in (0, 3, 4, 9)] == [False, False, True, True]
+    assert [other.held(9, first) for first in (2, 3, 4)] == [True, True, False]
+    assert not other.held(3, 3) and not other.held(3, 4)
+    other.unlock(3)
+    assert other.held(4), "it was not of the other"
+    ours.unlock(3)
+    assert other.lock(3) and other.lock(4) and ours.held(5)
+    other.close()
+    assert not ours.held(5) and ours.lock(4)
+    ours.close()
+
+
+def test_where_linux_locks_and_flushes_are_not_there_others_are_used(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS: a lock of the whole file, of which only another attempt can tell."""
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr(posix, "_F_OFD_SETLK", None)
+    monkeypatch.setattr(posix, "_F_FULLFSYNC", 51)
+    directory = OSFiles().make_directory(path)
+    ours, other = (directory.open("f", write=True, create=True) for _ in range(2))
+    assert ours.lock(0) and not other.lock(1) and not other.held(9)
+    ours.unlock(0)
+    assert other.lock(0)
+    monkeypatch.setattr("fcntl.fcntl", lambda *args: asked.append(args))
+    ours.sync()
+    assert asked == [(ours._fd, 51)]
+    ours.close()
+    other.close()
+
+
 def test_an_error_of_the_system_has_the_path_that_it_is_about(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +112,38 @@ def test_an_error_of_the_system_has_the_path_that_it_is_about(
         with pytest.raises(OSError, match="Bad file descriptor") as bad:
             act()
         assert bad.value.filename == where
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_what_root_makes_in_a_run_is_of_the_owner_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a store. Another user makes nothing there that the owner could not open."""
+    run, owner = tmp_path / "run", 12345
+    run.mkdir()
+    os.chown(run, owner, owner)
+    store, inbox = OSFiles(beneath=str(tmp_path)), str(run / "inbox")
+    store.make_directory(str(tmp_path / "new")).open("f", write=True, create=True).close()
+    for made in (tmp_path / "new", tmp_path / "new" / "f"):
+        assert made.stat().st_uid == 0
+    directory = store.make_directory(inbox)
+    directory.open("f", write=True, create=True).close()
+    OSFiles().make_directory(inbox).open("g", write=True, create=True).close()
+    owners = {path.name: (path.stat().st_uid, path.stat().st_gid) for path in run.rglob("*")}
+    assert owners == {"inbox": (owner, owner), "f": (owner, owner), "g": (0, 0)}
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    for make in (
+        lambda: directory.open("h", write=True, create=True),
+        lambda: store.make_directory(f"{inbox}/deeper"),
+    ):
+        with pytest.raises(LogError, match=f"belongs to user {owner}.* user 54321.*Nothing was"):
+            make()
+    with pytest.raises(FileNotFoundError):
+        directory.open("h")
+    directory.open("f", write=True, create=True).close()
+    store.make_directory(inbox).close()
+    OSFiles().make_directory(f"{inbox}/deeper").open("h", write=True, create=True).close()
+    assert sorted(path.name for path in run.rglob("*")) == ["deeper", "f", "g", "h", "inbox"]
 
 
 def test_what_cannot_be_deleted_is_named(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
