@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import field
 
 from eventlog.errors import Damage
+from eventlog.format.durable_mark import DurableMark
 from eventlog.format.footer import INDEX_STEP
 from eventlog.format.frame import HEADER_SIZE, SNAPSHOT, Frame, SegmentHeader, encode_frame
 from eventlog.light_dataclass import light_dataclass
@@ -37,10 +38,10 @@ class Tail:
     unflushed: tuple[tuple[int, bytes], ...] = ()  # offset and bytes of frames not known durable
 
 
-def newest_snapshot(frames: list[Frame]) -> int:
-    """The newest snapshot of a log that ends with these frames; 0 when there is none."""
-    if not frames:
-        return 0
+def newest_snapshot(frames: list[Frame], mark: DurableMark) -> int:
+    """The newest snapshot of a log that ends with these frames; 0 when none is known."""
+    if not frames:  # what is before an empty segment is durable; only a power loss makes MARK lag
+        return mark.snapshot
     return frames[-1].lsn if frames[-1].kind == SNAPSHOT else frames[-1].snapshot
 
 

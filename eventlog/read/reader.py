@@ -297,7 +297,7 @@ class LogReader:
             info.oldest_lsn,
             info.header,
             offset=end.offset,
-            snapshot=newest_snapshot(frames),
+            snapshot=newest_snapshot(frames, mark),
             records=sum(frame.count for frame in frames),
             size=size,
             torn_size=end.torn_size,
@@ -364,9 +364,7 @@ class LogReader:
                 if isinstance(item, tuple):  # first, as nearly all are
                     position.offset = item[0].end
                     position.lsn = item[0].lsn + item[0].count
-                elif isinstance(item, End):
-                    position.offset = item.offset
-                else:
+                elif isinstance(item, Damage):
                     # Damage before the position is padding, of a frame that was read whole.
                     if item.offset >= position.offset and item.first_lsn > vouched:
                         vouched = max(segment.durable_up_to(), item.first_lsn)

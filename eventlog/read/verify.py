@@ -105,7 +105,7 @@ def examine(
     ``first``: earlier records need not be read, but some of them may be yielded.
     """
     try:
-        mark, infos = reader.listing.segments_from(first if first > 1 else 0)
+        mark, infos = reader.listing.segments_from(first - 1)
     except UnsupportedFormatError as exc:
         yield _foreign(reader, exc)
         return
@@ -115,7 +115,7 @@ def examine(
         expected, previous = infos[0].first_lsn if infos else 0, segment - 1
     else:
         yield from _check_mark(reader, mark, infos)
-        if infos and 0 < infos[0].first_lsn <= first and first > 1:
+        if infos and 0 < infos[0].first_lsn < first:
             expected, previous = infos[0].first_lsn, infos[0].number - 1
     for i, info in enumerate(infos):
         if segment and info.number != segment:

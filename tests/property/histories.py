@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from eventlog import Damage, EventLog
 from eventlog.format.footer import read_footer
-from eventlog.format.frame import HEADER_SIZE, RECORDS, encode_frame
+from eventlog.format.frame import HEADER_SIZE, RECORDS, encode_frame, frames_ahead
 from eventlog.format.names import segment_number
 from eventlog.testing import Crash, SimulatedDisk
 
@@ -206,6 +206,16 @@ def check_usable(disk: SimulatedDisk, kinds: list[str]) -> None:
     with EventLog.open("log", files=after, segment_size=SEGMENT_SIZE) as log:
         assert log.report.damaged == () and log.last_lsn == last + 1
         assert [record.kind for record in log.records()] == [*kinds, "more"]
+
+
+def check_marks(history: History) -> None:
+    """Each frame names the newest snapshot before it, and calls nothing durable that is not."""
+    kinds = [kind for kind, _ in history.flat()]
+    for content in map(bytes, segments(history.disk).values()):
+        for frame in frames_ahead(content, HEADER_SIZE, content[56:60]):
+            earlier = [lsn for lsn in range(1, frame.lsn) if kinds[lsn - 1] == "snapshot"]
+            assert frame.snapshot == max(earlier, default=0)
+            assert frame.durable < frame.lsn
 
 
 def committed_bytes(disk: SimulatedDisk) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from eventlog import EventLog
 from eventlog.errors import WriterFailedError
@@ -15,6 +15,7 @@ from tests.property.histories import (
     PROGRAM,
     Action,
     History,
+    check_marks,
     check_recovery,
     programs,
     read,
@@ -24,10 +25,13 @@ from tests.property.histories import (
 
 
 @given(programs)
+@example([("snapshot", 3), ("roll",), ("die",), ("append", 3, "text")])
+@example([("roll",), ("die",), ("snapshot", 3), ("truncate",), ("die",), ("snapshot", 3)])
 def test_a_log_holds_what_was_appended_whatever_the_payloads_are(program: list[Action]) -> None:
     history = run(program)
     found, damaged = read(history.disk)
     assert (list(found.values()), damaged) == (history.flat()[history.oldest - 1 :], [])
+    check_marks(history)
     history.close()
     check_recovery(history, history.disk)
 

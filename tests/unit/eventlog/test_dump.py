@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
@@ -186,22 +187,45 @@ def test_roll_while_reading_is_not_damage() -> None:
     log.close()
 
 
-def test_live_record_that_is_half_written_is_looked_at_again(monkeypatch) -> None:
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize(
+    ("caught_up", "looks", "seen"),
+    [
+        ([20], 1, 20),
+        ([3, 3], 2, 3),  # it has moved, and then it has not
+        ([2], 1, 2),
+        (list(range(3, 19)), 10, 12),  # it moves on and on
+    ],
+)
+def test_live_record_that_is_half_written_is_looked_at_again(
+    caught_up: list[int], looks: int, seen: int, committed: bool, monkeypatch
+) -> None:
     disk = SimulatedDisk()
     log = EventLog.open("log", files=disk)
-    log.append("k", 1)
-    log.append("k", 2)
-    log.commit()
-    whole = bytes(content(disk))
-    last = frames(disk)[-1]
-    content(disk)[last.offset + 50 : last.end] = bytes(last.end - last.offset - 50)
+    for n in range(20):
+        log.append("k", n)
+    if committed:  # then it would be damage, if it were not on its way
+        log.commit()
+    whole, ends = bytes(content(disk)), [frame.end for frame in frames(disk)]
 
-    def catch_up(_seconds: float) -> None:
-        content(disk)[:] = whole
+    def show(count: int) -> None:
+        half = whole[: ends[count - 1] + 30] if count < 20 else whole
+        content(disk)[:] = half.ljust(len(whole), b"\0")
 
+    def catch_up(seconds: float) -> None:
+        assert 0 < seconds < 0.1
+        slept.append(seconds)
+        show(caught_up[len(slept) - 1])
+
+    slept = list[float]()
+    show(2)
     monkeypatch.setattr("eventlog.read.verify.time.sleep", catch_up)
     items = list(dump(EventLog.read("log", files=disk)))
-    assert [i.get("lsn") for i in items] == [1, 2]
+    assert [i["lsn"] for i in items if "lsn" in i] == list(range(1, seen + 1))
+    left = "damage" if committed else "torn_tail"
+    assert [i["type"] for i in items if "lsn" not in i] == [left] * (seen < 20)
+    assert len(slept) == looks
+    show(20)
     log.close()
 
 
@@ -260,7 +284,7 @@ def test_damaged_payload_is_bit_2_with_place_and_lsns(disk) -> None:
     (finding,) = found(disk)
     assert (finding.bit, finding.segment, finding.offset) == (DAMAGED, 1, batch.offset)
     assert (finding.first_lsn, finding.last_lsn, finding.size) == (2, 3, batch.end - batch.offset)
-    assert "LSN 2-3 lost" in finding.text
+    assert finding.text == "record fails its CRC: LSN 2-3 lost"
 
 
 def test_padding_that_is_not_zero_is_bit_2_and_loses_nothing(disk) -> None:
@@ -364,6 +388,10 @@ def test_bad_snapshot_is_bit_8(disk) -> None:
     flip(disk, snapshot.payload_end - 2)
     (finding,) = found(disk)
     assert (finding.bit, finding.first_lsn) == (BAD_SNAPSHOT, snapshot.lsn)
+    assert finding.text == (
+        "snapshot fails its CRC: LSN 5 lost; recovery falls back to an earlier one, or to the "
+        "beginning of the log"
+    )
 
 
 def rewrite(disk: SimulatedDisk, target: Any, kind: int, lsn: int, payload: bytes) -> None:
@@ -598,13 +626,21 @@ def test_keys_that_python_would_merge_are_kept() -> None:
     assert to_json(b"\x82\xa1a\x01\xa1a\x02") == {"$map": [["a", 1], ["a", 2]]}
 
 
-def test_body_that_nests_deep_is_given_packed() -> None:
-    value: Any = 1
-    for _ in range(450):
-        value = {1: value}
-    packed = msgpack.packb(value)
-    assert set(json.loads(json.dumps(to_json(packed)))) == {"$msgpack"}
-    assert from_json(to_json(packed)) == value
+@pytest.mark.parametrize(
+    ("around", "most"),
+    [(lambda v: [v], 200), (lambda v: {"a": v}, 200), (lambda v: {1: v}, 66)],
+    ids=["list", "object", "map"],
+)
+def test_body_that_nests_deep_is_given_packed(around: Callable[[Any], Any], most: int) -> None:
+    """As JSON, it nests 200 levels deep at most."""
+    for levels in (most, most + 1, 450):
+        value: Any = 1
+        for _ in range(levels):
+            value = around(value)
+        packed = msgpack.packb(value)
+        found: Any = to_json(packed)
+        assert ("$msgpack" in found) == (levels > most)
+        assert from_json(found) == value
 
 
 def test_time_that_no_clock_gave_is_shown_as_number() -> None:

@@ -16,6 +16,8 @@ MOUNTINFO = r"""
 64 27 0:70 / /net rw,relatime shared:5 - nfs4 server:/export rw,vers=4.2,hard
 a line that means nothing
 65 27 0:71
+66 27 0:72 / /cut - ext4 /dev/vdb rw
+67 27 0:73 / /cut rw - ext4 /dev/vdb
 """
 
 
@@ -36,7 +38,9 @@ def test_a_mount_is_found(mount_id: str, device: str, kind: str, path: str, opti
     assert (found.kind, found.path) == (kind, path) and option in found.options
 
 
-@pytest.mark.parametrize(("mount_id", "device"), [("65", ""), ("99", "254:0"), ("", "1:1")])
+@pytest.mark.parametrize(
+    ("mount_id", "device"), [("65", ""), ("66", ""), ("67", ""), ("99", "254:0"), ("", "1:1")]
+)
 def test_a_mount_that_is_not_listed_is_not_known(mount_id: str, device: str) -> None:
     assert mount_in(MOUNTINFO, mount_id, device) is None
 

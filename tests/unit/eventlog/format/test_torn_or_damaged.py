@@ -143,6 +143,31 @@ def test_a_later_segment_makes_all_before_it_durable() -> None:
     assert walk(frame(1) + frame(2) + frame(3), limit=2) == ([1], [], End(120, 2, 0, 0))
 
 
+def wanting(body: bytes, wanted: int, durable: int, limit: int | None = None) -> list[object]:
+    """What a walk gives that wants one record: LSNs, and of damage the first and the last."""
+    segment = Segment(1, bytes(HEADER_SIZE) + body, SALT, DurableMark(durable), limit)
+    return [
+        (item.first_lsn, item.last_lsn) if isinstance(item, Damage) else item[0].lsn
+        for item in segment.walk(HEADER_SIZE, 1, lambda frame: frame.lsn == wanted)
+        if not isinstance(item, End)
+    ]
+
+
+def test_the_payload_of_a_frame_that_is_not_wanted_is_not_read_if_the_log_cannot_end_there() -> (
+    None
+):
+    hurt, batch = broken(frame(2), FRAME_SIZE), broken(frame(2, count=2), FRAME_SIZE)
+    assert wanting(frame(1) + hurt + frame(3), 3, durable=2) == [3]
+    assert wanting(frame(1) + hurt + frame(3), 3, durable=0, limit=4) == [3]
+    assert wanting(frame(1) + hurt + frame(3), 3, durable=1) == [], "it may be torn"
+    assert wanting(frame(1) + batch + frame(4), 4, durable=3) == [4]
+    assert wanting(frame(1) + batch + frame(4), 4, durable=2) == [(2, 3), 4]
+    assert wanting(frame(1) + hurt, 9, durable=2) == []
+    assert wanting(frame(1) + hurt[:-8], 9, durable=2) == [(2, 2)], "a part of it is missing"
+    over = frame(2, payload=bytes(16) + frame(9) + bytes(16))
+    assert wanting(frame(1) + broken(over, FRAME_SIZE) + frame(3), 3, durable=2) == [(2, 2), 3]
+
+
 def test_a_mark_that_covers_nothing_lost_makes_a_torn_tail_no_damage() -> None:
     lsns, damaged, end = walk(frame(1) + frame(2, durable=1) + b"torn", DurableMark(2))
     assert (lsns, damaged, end.torn_size) == ([1, 2], [], 4)
