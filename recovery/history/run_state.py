@@ -167,8 +167,7 @@ class Contents:
     def put_back(self) -> None:
         """Give each object its former contents. The objects stay the same ones."""
         for value, held in self._held:
-            if type(value) is not list or len(value) != len(held) or not all(map(is_, value, held)):
-                _put_back(value, held)
+            _put_back(value, held)
 
 
 _UNCHANGING = frozenset({str, bytes, int, float, bool, type(None), complex})
@@ -187,10 +186,10 @@ def _contents_of(value: Any) -> Any:
             return bytes(value)
         case tuple() | frozenset():
             return None
-    if hasattr(value, "__array__") and hasattr(value, "flags"):  # of numpy
+    if _is_array(value):
         return value.copy() if value.flags.writeable else None
     fields = getattr(value, "__dict__", None)
-    return dict(fields) if isinstance(fields, dict) and not isinstance(value, type) else None
+    return dict(fields) if isinstance(fields, dict) else None
 
 
 def _inside(held: Any) -> Collection[Any]:
@@ -203,24 +202,30 @@ def _inside(held: Any) -> Collection[Any]:
 
 
 def _put_back(value: Any, held: Any) -> None:
+    """What still holds the same is left alone: its type may refuse any change."""
     match value:
         case dict() if not _is_same(value, held):
             value.clear()
             value.update(held)
-        case list():
+        case list() if len(value) != len(held) or not all(map(is_, value, held)):
             value[:] = held
         case set() if value != held:
             value.clear()
             value.update(held)
         case bytearray():
             value[:] = held
-        case dict() | set():
+        case dict() | list() | set():
             pass
-        case _ if hasattr(value, "__array__"):
+        case _ if _is_array(value):
             value[...] = held
         case _ if not _is_same(value.__dict__, held):
             value.__dict__.clear()
             value.__dict__.update(held)
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is an array of numpy; others have flags of other kinds."""
+    return hasattr(value, "__array__") and hasattr(getattr(value, "flags", None), "writeable")
 
 
 def _is_same(value: dict[Any, Any], held: dict[Any, Any]) -> bool:
