@@ -359,12 +359,7 @@ def _state(
     for lsn in {place.lsn for place in places.values()} - states.keys():
         states[lsn] = unpack_map(unpack_map(_get(found, lsn).packed)["state"])
     return {
-        key: (_held(states[place.lsn][key]), place.lsn, place.since)
+        # In a list of one. What is no value there does not fit the checksum.
+        key: (Packed(states[place.lsn][key][1:]), place.lsn, place.since)
         for key, place in places.items()
     }, gone
-
-
-def _held(part: Packed) -> Packed:
-    if part[:1] != b"\x91":
-        raise BrokenCheckpointError("its state is not where it says")
-    return Packed(part[1:])

@@ -398,20 +398,34 @@ def test_failures_and_none_are_served_as_far_as_they_are_known(tmp_path: Path) -
     assert made == ["send", "refuse", "refuse", "stop"]
 
 
-def test_a_checkpoint_with_forgotten_values_stops_the_run_or_serves_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_checkpoint_with_forgotten_values_stops_the_run_or_serves_them(
+    tmp_path: Path, is_late: bool
+) -> None:
+    """Late: the message comes while a recorded call behind it is still to be made, and so it is in
+    the checkpoint itself."""
+    if not is_late:
+        made.append("late")
+
     def agent(run: Any) -> Any:
         for step in run.steps():
             if step == 1:
                 run.state["told"] = personal(WHO, STATE)
-                run.messages.append(personal(WHO, TOLD))
+                if "late" in made:
+                    run.messages.append(personal(WHO, TOLD))
+                note("behind")
+                if "late" not in made:
+                    made.append("late")
+                    raise KeyboardInterrupt
             elif "stop" not in made:
                 made.append("stop")
                 raise KeyboardInterrupt
             else:
                 return [run.state["told"], run.messages[0]]
 
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, agent)
+    for _ in range(1 + is_late):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, agent)
     CheckpointStore(tmp_path).forget(WHO)
     with pytest.raises(ForgottenError, match="message"):
         run(tmp_path, agent)

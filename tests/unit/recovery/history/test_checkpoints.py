@@ -12,6 +12,7 @@ from eventlog import EventLog, Record, RefusedValueError, Snapshot
 from eventlog.files.memory import MemoryFiles
 from recovery.history import state_delta as state_module
 from recovery.history import write_checkpoint as writer_module
+from recovery.history.inventory import stored_checkpoints
 from recovery.history.restore_checkpoint import BrokenCheckpointError, Restored, restore
 from recovery.history.state_delta import pack_state
 from recovery.history.write_checkpoint import CheckpointMeta, CheckpointWriter
@@ -375,7 +376,8 @@ def test_a_checkpoint_without_a_field_is_not_restored(source, field):
     newest = source.newest()
     body = unpack(newest.packed)
     del body[field]
-    with pytest.raises(BrokenCheckpointError):
+    why = "version None is not known" if field == "version" else f"KeyError: '{field}'"
+    with pytest.raises(BrokenCheckpointError, match=f"^checkpoint at LSN 14: {why}"):
         restore(source.fetch, Snapshot(newest.lsn, "snapshot", 0, pack(body, "")))
 
 
@@ -393,3 +395,15 @@ def test_a_message_is_only_taken_from_records_that_hold_messages(log):
     writer.write(CheckpointMeta("run", 1, 0.0), {}, messages)
     with pytest.raises(BrokenCheckpointError, match=r"^checkpoint at LSN 2: LSN 1 .*no message"):
         Source(log).restored()
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [({1, 3, 5, 7, 9}, "1, 3, 5, 7, 9"), ({*range(1, 12, 2)}, "1, 3, 5, 7, 9, ...")],
+)
+def test_a_list_of_checkpoints_names_some_of_what_they_need(source, monkeypatch, lost, said):
+    there = [record for record in source.log.records(1) if record.lsn not in lost]
+    monkeypatch.setattr(EventLog, "records", lambda *args, **options: iter(there))
+    newest, *_ = stored_checkpoints(source.log)
+    assert newest.validity.reason == f"it needs LSN {said}, which is damaged or missing"
+    assert (newest.step, newest.lsn, newest.size) == (7, 14, size(source.newest()))

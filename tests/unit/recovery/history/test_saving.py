@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from recovery import Checkpoint, CheckpointStore, SyncRun
+from recovery.history.inventory import needs
+from recovery.history.restore_checkpoint import checkpoints_in
 from recovery.history.retention import Kept
 from recovery.stores.memory import MemoryStore
 from tests.support.lives import Died, run
@@ -141,3 +143,27 @@ def test_the_state_of_a_run_is_a_dict_and_comes_back_as_it_was(rng: random.Rando
         result = run(agent, store)["result"]
         assert [found[step] for step in steps] == wanted
         assert [*map(tuple, result)] == [*plain.items()]
+
+
+def test_a_lane_of_checkpoints_refers_to_nothing_of_the_other_one() -> None:
+    """Those of an agent refer to each other; of those that are saved later a damage costs one."""
+
+    def agent(run: SyncRun) -> None:
+        for step in run.steps():
+            run.messages.append("x" * 99)
+            run.state[f"k{step}"] = step
+            if step == 6:
+                raise Died
+
+    backend = MemoryStore()
+    with suppress(Died):
+        run(agent, CheckpointStore(backend), checkpoint_every_n=1)
+    for step in range(6, 12):
+        with CheckpointStore(backend) as store:
+            store.save(Checkpoint("", RUN, step, {"k1": 1, "n": step}, ["x" * 99, step], [], 0.0))
+    reader = backend.read(RUN)
+    assert reader is not None
+    with reader:
+        found = [(one.lsn, needs(reader, one)[1]) for one in checkpoints_in(reader)]
+    newest, before = ({lsn, *needed} for lsn, needed in found[:2])
+    assert newest.isdisjoint(before)
