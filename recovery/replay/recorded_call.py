@@ -257,8 +257,7 @@ class RecordedCall:
             return False
         if isinstance(self.last, CallAbandoned):
             return self.was_not_begun
-        state = self.state
-        return state == "to be made again" or (state == "failed" and self._fails_anew)
+        return self.state == "to be made again" or self._fails_anew
 
     @property
     def cancelled(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from recovery.journal.events import (
     CallFailed,
     CallIntended,
     CallResolved,
-    CallRetried,
     CallReturned,
     Event,
     HistoryDropped,
@@ -257,25 +255,6 @@ def test_what_is_used_up_is_what_has_nothing_unmatched_and_stays_so(events, chan
                 found.take_change(found.changes[0])
             case "drop" if chance.random() < 0.1:
                 found.discard_unmatched()
-
-
-@given(st.lists(st.sampled_from("ircrf"), max_size=12))
-def test_any_order_of_events_of_a_call_ends_in_one_state(letters):
-    attempts = itertools.count(2)
-    made: dict[str, Any] = {
-        "i": lambda: intent("a"),
-        "r": lambda: CallReturned(1, 1),
-        "c": lambda: CallRetried(1, next(attempts)),
-        "f": lambda: CallResolved(1, "retry"),
-    }
-    found = replay(intent("a"), *(made[letter]() for letter in letters if letter != "i"))
-    call = claimed(found, "a")
-    states = [
-        call.has_outcome,
-        call.is_to_be_repeated,
-        not call.has_outcome and not call.is_to_be_repeated,
-    ]
-    assert states.count(True) == 1
 
 
 @pytest.mark.parametrize("step", [0, 2])

@@ -56,6 +56,13 @@ def test_totals_of_a_later_version_are_kept() -> None:
     assert totals([], {"later": [1]}).to_checkpoint()["later"] == [1]
 
 
+def test_of_owners_that_nobody_has_recorded_nothing_is_said() -> None:
+    nobody = totals([])
+    assert (nobody.owners.fence, nobody.owners.of_record("")) == (0, None)
+    assert "owner" not in nobody.to_checkpoint()
+    assert totals([], {"owner": 4}).owners.fence == 4
+
+
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
@@ -83,7 +90,17 @@ def test_a_former_owner_may_execute_what_began_before_the_next_one_until_its_tim
     owners.observe(8, 10**9, RunResumed(2, 0, fence=5))
     assert owners.executing_since(7) is None and owners.executing_since(3) is not None
     owners.observe(9, 10**9, RunResumed(3, 0, fence=6, former=""))
-    assert owners.executing_since(3) is None
+    assert owners.executing_since(3) is None and not owners.any_alive
+    owners.observe(10, 2 * 10**9, RunResumed(4, 0, fence=7, former="process 3"))
+    assert owners.executing_since(3) is None  # those before had ended
+    assert owners.executing_since(9, 1.0) == Elsewhere("process 3", 3.0)
+    owners.observe(11, 10**9, RunResumed(4, 0, fence=7, former="the same owner"))
+    owners.observe(12, 10**9, RunResumed(5, 0))  # of an older library
+    assert owners.fence == 7 and owners.executing_since(10) is None
+    owners.change(13, 4 * 10**9, 8, "process 4")
+    assert owners.fence == 8 and owners.executing_since(12, 1.0) == Elsewhere("process 4", 5.0)
+    assert owners.executing_since(11) is None  # the owner then was known to be dead
+    assert "may still execute it until " in str(owners.executing_since(12, 1.0))
 
 
 def test_before_anybody_has_taken_the_run_nobody_knows_for_how_long() -> None:
@@ -91,5 +108,7 @@ def test_before_anybody_has_taken_the_run_nobody_knows_for_how_long() -> None:
     owners.reads(5, "process 1")
     assert owners.executing_since(3, 5.0) == Elsewhere("process 1", None)
     assert owners.executing_since(5, 5.0) is None
+    assert str(owners.executing_since(3)).endswith("the run before, may still execute it")
     owners.reads(6, "")
     assert owners.executing_since(3, 5.0) is None
+    assert owners.of_record("") is None
