@@ -104,7 +104,7 @@ class SubjectValues:
     @property
     def is_used(self) -> bool:
         """Whether this execution knows of any value of a subject."""
-        return bool(self._parts or self.run or self._calls or self._state_keys or self._again)
+        return bool(self._parts or self.run or self._calls or self._again)
 
     # -- who
 

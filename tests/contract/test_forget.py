@@ -200,6 +200,43 @@ def test_no_value_of_a_subject_is_on_disk_in_clear_at_any_time(
     assert WHO.encode() in text_of(tmp_path, "nothing")
 
 
+@pytest.mark.parametrize("way", ["message", "state", "call", "value"])
+def test_a_value_too_short_to_be_known_elsewhere_is_sealed_where_it_is(
+    tmp_path: Path, way: str
+) -> None:
+    short, seen = "pin 7461", list[bytes]()
+
+    @tool(subject=lambda pin: WHO, after_crash="retry", retry=Retry(2, delay_s=0))
+    def charge(pin: str) -> str:
+        made.append(pin)
+        if made.count(pin) == 1:
+            raise ValueError(pin)
+        return pin
+
+    def agent(run: Any) -> Any:
+        for step in run.steps():
+            match way:
+                case "message":
+                    run.messages.append(personal(WHO, short) if step == 1 else short)
+                case "state":
+                    run.state["pin"] = personal(WHO, short) if step == 1 else run.state["pin"] + "!"
+                case "call":
+                    assert charge(short) == short
+            if step == 2 and "stop" not in made:
+                made.append("stop")
+                raise KeyboardInterrupt
+            if step == 3:
+                return personal(WHO, short)
+
+    def life() -> Any:
+        return run(tmp_path, agent, on_event=lambda event: seen.append(text_of(tmp_path)))
+
+    with pytest.raises(KeyboardInterrupt):
+        life()
+    assert life() == short
+    assert seen and not [one for one in seen if short.encode() in one]
+
+
 def test_a_run_of_a_subject_is_sealed_as_a_whole(tmp_path: Path) -> None:
     def agent(run: Any) -> str:
         for step in run.steps():
