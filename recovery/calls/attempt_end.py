@@ -83,7 +83,7 @@ def drain_attempt(run: Execution, scope: Scope, limit_s: float) -> Generator[Sle
                 what,
             )
         yield Sleep(max(DRAIN_NAP_S, min(waited / 20, DRAIN_NAP_MAX_S)))
-        if scope.attempt_has_ended or (run.is_closed and run.stopped is None):
+        if run.stopped is None or scope.attempt_has_ended:
             run.check()
 
 

@@ -33,8 +33,7 @@ def record_cancelled(run: Execution, inside: int = 0) -> list[CallInProgress]:
     lsns = {one.call.lsn for one in taken}
     found = [one for one in taken if one.in_doubt]
     found += [one for one in run.side_effects_in_flight.values() if lsns & {*one.calls[:-1]}]
-    if taken and run.replay.has_unmatched:
-        found += _left_inside(run, lsns)
+    found += _left_inside(run, lsns)
     around = {lsn for one in found for lsn in one.calls[:-1]}
     for one in taken:
         call = one.call

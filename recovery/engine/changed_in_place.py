@@ -95,7 +95,7 @@ class InPlaceChanges:
         self._task = digest(task) if task is not None else b""
         self._is_small = task is not None and len(task) <= SMALL
         self._looks: Counter[str] = Counter()
-        self._keys = -1  # of the state, when it was looked at
+        self._keys: int | None = None  # of the state, when it was looked at
         self._shared: list[tuple[str, str, Any, bytes]] = []
         self._is_task_kept = True  # as it was given
 

@@ -30,9 +30,10 @@ class Conversation:
         self._run, self._history, self._drift = run, history, drift
         self.check: Callable[[], None] = lambda: None  # called before each change
         restored = history.restored
-        self._outcomes = BackrefIndex(
-            restored.referenced_size if restored else 0,
-            restored.generation.first if restored else 1,
+        self._outcomes = (
+            BackrefIndex(restored.referenced_size, restored.generation.first)
+            if restored
+            else BackrefIndex()
         )
         self.remember = self._outcomes.remember
         self.forget_before = self._outcomes.forget_before
@@ -99,9 +100,7 @@ class Conversation:
 
     def _are_same(self, packed: list[bytes], known: list[bytes]) -> bool:
         """Whether these messages are the recorded ones. A forgotten one is not compared."""
-        return packed == known or (
-            len(packed) == len(known) and all(map(self._is_same, packed, known))
-        )
+        return len(packed) == len(known) and all(map(self._is_same, packed, known))
 
     def _is_same(self, packed: bytes, known: bytes) -> bool:
         if packed == known or sealed_data(known) is None:

@@ -80,7 +80,7 @@ class Drift:
         left = self._replay.unmatched()
         risky = [call for call in left if self._replay.side_effects.has(call)]
         like = self._replay.resembling(key)
-        if self.is_allowed and not (like is not None and like in risky):
+        if self.is_allowed and like not in risky:
             if spec.repeatable:
                 found = counterpart(left, key)
                 if found is not None and found not in risky and self._serves(found, compared):
@@ -130,7 +130,7 @@ class Drift:
 
     def reworded(self, start: int, known: list[Any], new: list[Any], change_start: int) -> bool:
         """Whether these new messages are the recorded ones in other words."""
-        if not self.is_allowed or len(known) != len(new) or not new:
+        if len(known) != len(new) or not new:
             return False
         return all(
             alike(one, other) or (start == change_start and _is_system(one) and _is_system(other))

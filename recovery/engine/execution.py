@@ -169,9 +169,7 @@ class Execution(ExecutionBase):
     def safe_point(self) -> None:
         """Stop here if the run was stopped from outside: at a call, and between steps."""
         self.check()
-        if not self.side_effects_in_flight or self.side_effects_in_flight.keys().isdisjoint(
-            self.current_scope().calls
-        ):
+        if self.side_effects_in_flight.keys().isdisjoint(self.current_scope().calls):
             self.inbox.look()
         self._go_on()
 

@@ -237,14 +237,10 @@ class ExecutionBase(ABC):
         Calls around them that park as well are in doubt too, because they stop here.
         """
         named = {call.lsn for call in calls}
-        outer = (
-            {}
-            if undo
-            else {
-                lsn: self.side_effects_in_flight.get(lsn)
-                for lsn in (*around, *self.current_scope().calls)
-            }
-        )
+        outer = {
+            lsn: self.side_effects_in_flight.get(lsn)
+            for lsn in (*around, *self.current_scope().calls)
+        }
         calls = [
             *calls,
             *(
@@ -384,7 +380,7 @@ class ExecutionBase(ABC):
             return False
         if not self.in_loop or getattr(event, "scope", "") == BEFORE_STEPS:
             return True
-        return bool(self._prologue) and getattr(event, "call", 0) in self._prologue
+        return getattr(event, "call", 0) in self._prologue
 
     def write_or_stop(self, write: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:

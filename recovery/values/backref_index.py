@@ -25,7 +25,7 @@ class BackrefIndex:
     Outcomes before LSN ``first`` are not used: retention removes them.
     """
 
-    def __init__(self, referenced_size: int, first: int = 1) -> None:
+    def __init__(self, referenced_size: int = 0, first: int = 1) -> None:
         self.referenced_size = referenced_size  # removed messages count until the next recovery
         self._first = first
         # In the order of coming. (An OrderedDict takes four times as much, in each run.)
