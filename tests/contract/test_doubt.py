@@ -34,12 +34,13 @@ from recovery.agent.run import Run, SyncRun
 from recovery.control.resolve import resolve
 from recovery.declare.scope import current_scope
 from recovery.declare.spec import AfterCrash
-from recovery.errors import RunFailedError
+from recovery.errors import RunFailedError, StoppedError
 from recovery.inspect.status import status
 from recovery.journal.events import CallAbandoned, CallFailed, CallResolved, CallReturned
 from recovery.stores.file import FileStore
 from recovery.testing import crash_everywhere
 from recovery.testing.simulated.forgotten_doubts import forgotten
+from recovery.testing.simulated.virtual_time import Clock
 from tests.support.lives import Died
 from tests.support.lives import recorded as events_of
 from tests.support.scale import example_settings, scaled
@@ -272,6 +273,66 @@ def test_one_that_never_ends_is_in_doubt_and_what_it_does_later_does_not_count(
     resolve(store, "run", call.lsn, Resolution.outcome("found"))
     assert life(store, agent) == "found"
     assert sent.total() == 1
+
+
+async def naps(run: Run) -> None:
+    await run.sleep(100)
+
+
+# What an attempt that raises has begun; what it raises; after how many seconds it is over; how
+# often a log line has said by then what it waits for. Where the run stops, another 30 s pass.
+LEFT_AT_WORK: dict[str, tuple[str, type[Exception], float, int]] = {
+    "a side effect": ("effect", ValueError, 100, 4),
+    "a side effect, cut short": ("effect", TimeoutError, 60, 2),
+    "a side effect of a run that stops": ("stopped", ValueError, 60, 2),
+    "what is repeatable": ("repeatable", ValueError, 30, 2),
+    "what only waits": ("wait", ValueError, 0, 0),
+    "a child": ("child", TimeoutError, 100, 4),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_AT_WORK)
+def test_an_attempt_that_raises_waits_for_what_it_has_begun(
+    name: str, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    what, error, seconds, said = LEFT_AT_WORK[name]
+    over: list[float] = []
+
+    async def works() -> None:
+        await asyncio.sleep(100)
+
+    async def agent(run: Run) -> str:
+        begun: dict[str, Callable[[], Any]] = {
+            "effect": tool(works),
+            "stopped": tool(works),
+            "repeatable": tool(after_crash="retry")(works),
+            "wait": lambda: run.sleep(100),
+            "child": lambda: run.child(naps, "task"),
+        }
+
+        @tool(after_crash="retry")
+        async def raises() -> None:
+            inside.append(asyncio.ensure_future(begun[what]()))
+            await asyncio.sleep(1)
+            if what == "stopped":
+                made.stop("enough")
+            raise error
+
+        inside: list[Any] = []
+        began = time.monotonic()
+        try:
+            await run.call(raises)
+        except error:
+            return "went on"
+        finally:
+            over.append(time.monotonic() - began - 1)
+        raise AssertionError
+
+    made = RecoverableAgent(agent, CheckpointStore())
+    with suppress(InDoubtError, StoppedError):
+        assert made.run_with_recovery_sync("task", "run")["result"] == "went on"
+    assert over == [pytest.approx(seconds, abs=9)]
+    assert len([one for one in caplog.messages if "has waited" in one]) == said
 
 
 @pytest.mark.usefixtures("clock")

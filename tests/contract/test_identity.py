@@ -101,6 +101,12 @@ class Api:
         done.append(self.name)
         return f"{self.name}{path}"
 
+    @staticmethod
+    @tool
+    async def shared(path: str) -> str:
+        done.append(path)
+        return f"shared {path}"
+
     async def untold(self, path: str) -> str:
         done.append(self.name)
         return f"{self.name}{path}"
@@ -193,6 +199,7 @@ TOLD_APART: dict[str, Callable[[Run, str], Any]] = {
     "identity by name": lambda run, url: Api(url).by_identity("/"),
     "identity by a function": lambda run, url: run.call(Api(url).by_function, "/"),
     "unbound method": lambda run, url: run.call(Api.by_identity, Api(url), "/"),
+    "static method": lambda run, url: run.call(Api.shared, url),
     "key of the object": lambda run, url: run.call(Keyed(url).get, "/"),
     "key of an object without @tool": lambda run, url: run.call(Keyed(url).untold, "/"),
     "key of a callable object": lambda run, url: run.call(Keyed(url), "/"),

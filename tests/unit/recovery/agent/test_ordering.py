@@ -352,6 +352,41 @@ def test_a_heartbeat_holds_up_no_outcome(clock: Clock) -> None:
     assert clock.ahead < 60
 
 
+def test_a_checkpoint_covers_what_a_replay_has_postponed(clock: Clock) -> None:
+    lives: list[str] = []
+
+    async def agent(run: Run) -> Any:
+        async def says() -> None:
+            if not lives:  # the second time, it is before what is recorded
+                await asyncio.sleep(5)
+            run.messages.append("once")
+
+        async def calls() -> None:
+            await run.call(look, "a")
+            if not lives:
+                lives.append("first")
+                raise Died
+            await asyncio.sleep(1)
+
+        async for step in run.steps():
+            if step == 2:
+                lives.append("again")
+                if len(lives) == 2:
+                    raise Died
+                return list(run.messages)
+            await asyncio.gather(says(), calls())
+
+    async def job() -> Any:
+        for _ in range(2):
+            with pytest.raises(Died):
+                await of.run_with_recovery("t", "run")
+        return await of.run_with_recovery("t", "run")
+
+    of = RecoverableAgent(agent, CheckpointStore(), 1)
+    ended = run_in(clock, job())
+    assert (ended["result"], ended["report"].drift) == (["once"], ())
+
+
 def test_a_call_that_waits_for_its_turn_when_the_run_ends_does_not_wait_for_ever(
     clock: Clock,
 ) -> None:

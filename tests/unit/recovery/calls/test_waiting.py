@@ -13,10 +13,19 @@ import pytest
 from eventlog import EventLog, RefusedValueError
 from eventlog.files.posix import OSFile
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, RecoveryError, Retry, tool
+from recovery.agent.run import execution_of
 from recovery.control.cancel import cancel
 from recovery.control.send import signal
 from recovery.engine.drive import drive, drive_async
-from recovery.errors import DamagedRunError, RunCancelledError, RunFailedError, WaitingError
+from recovery.errors import (
+    DamagedRunError,
+    ParkedError,
+    RunCancelledError,
+    RunFailedError,
+    StoppedError,
+    WaitingError,
+)
+from recovery.inspect.run_event import RunEvent
 from recovery.inspect.status import status
 from recovery.journal.events import RunCancelled, RunParked, SignalTaken
 from recovery.ops.fork import fork
@@ -437,6 +446,25 @@ def test_a_live_run_ends_at_the_next_thing_that_it_does(store: CheckpointStore, 
     assert len(recorded(store, RunCancelled)) == 1
 
 
+@pytest.mark.parametrize("wait", [("sleep", 3600), ("wait_for", "a", 3600)])
+def test_a_run_that_waits_is_stopped(
+    store: CheckpointStore, go: Any, clock: Clock, wait: Any
+) -> None:
+    runs: list[Any] = []
+
+    def agent(run: Any) -> Any:
+        runs.append(execution_of(run))
+        yield wait
+
+    def stop(event: RunEvent) -> None:
+        if event.kind == "call":
+            runs[0].cancel(StoppedError(RUN, "enough"))
+
+    with pytest.raises(StoppedError, match="enough"):
+        go(store, agent, on_event=stop)
+    assert clock.ahead < 60
+
+
 def test_a_run_that_waits_is_ended(store: CheckpointStore, go: Any) -> None:
     def cancel_it() -> None:
         cancel(store, RUN)
@@ -482,6 +510,26 @@ def test_a_run_that_only_waits_parks_and_goes_on(store: CheckpointStore, go: Any
     assert record.wake_at == stop.wake_at
     signal(store, RUN, "a", "here")
     assert go(store, agent, park_after_s=1) == "here"
+
+
+def test_a_run_is_not_idle_while_its_child_is_at_work(store: CheckpointStore, clock: Clock) -> None:
+    @tool
+    async def works() -> None:
+        await asyncio.sleep(100)
+
+    async def child(run: Any) -> None:
+        asyncio.get_running_loop().call_later(30, signal, store, run.run_id, "a")
+        await run.wait_for("a")
+        await run.call(works)
+        await run.wait_for("b")
+
+    async def agent(run: Any) -> None:
+        await asyncio.gather(run.child(child, "task"), run.wait_for("b"))
+
+    began = time.monotonic()
+    with pytest.raises(ParkedError):
+        live(clock, RecoverableAgent(agent, store, park_after_s=50))
+    assert time.monotonic() - began > 170
 
 
 def test_a_run_does_not_park_while_a_call_is_at_work(store: CheckpointStore, clock: Clock) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from recovery import CheckpointStore, ParkedError, RecoverableAgent, Retry, Run,
 from recovery.errors import StoppedError, UnrecordedResultError, WaitingError
 from recovery.journal.events import MessagesChanged
 from recovery.testing.simulated.virtual_time import Clock, Loop
-from tests.support.lives import disk_store, executed, recorded
+from tests.support.lives import Died, disk_store, executed, recorded
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -73,6 +74,25 @@ def test_code_that_goes_on_behind_a_stop_records_nothing_of_it() -> None:
     assert executed == {"a": 1}
 
 
+def test_a_stop_that_is_swallowed_beside_a_side_effect_stays_one(clock: Clock) -> None:
+    @tool
+    async def hangs() -> None:
+        await asyncio.sleep(3600)
+
+    async def agent(run: Run) -> str:
+        hanging = asyncio.ensure_future(run.call(hangs))
+        await asyncio.sleep(1)
+        of.stop("enough")
+        with suppress(BaseException):
+            await run.call(hangs, call_id="another")
+        return f"done beside {hanging}"
+
+    of = RecoverableAgent(agent, CheckpointStore())
+    with pytest.raises(StoppedError, match="enough"):
+        asyncio.run(of.run_with_recovery("task", "run"))
+    assert [one.tool for one in of.store.run("run").status().in_doubt] == ["hangs"]
+
+
 def test_the_first_reason_to_stop_counts() -> None:
     @tool
     async def opens(seconds: float) -> Any:
@@ -102,6 +122,32 @@ def test_the_pause_before_the_next_attempt_is_cut_short(clock: Clock) -> None:
         asyncio.run(of.run_with_recovery("task", "run"))
     assert clock.ahead < 10
     assert executed == {"fails": 1}
+
+
+def test_a_wait_for_the_agent_to_cancel_a_call_again_is_cut_short(clock: Clock) -> None:
+    @tool(after_crash="retry")
+    async def hangs() -> None:
+        executed["hangs"] += 1
+        await asyncio.Event().wait()
+
+    async def agent(run: Run) -> None:
+        if executed["hangs"]:
+            asyncio.get_running_loop().call_later(1, of.stop, "enough")
+            await run.call(hangs)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(run.call(hangs), 100)
+        run.messages.append("gave up")
+        raise Died
+
+    store = CheckpointStore()
+    of = RecoverableAgent(agent, store)
+    with pytest.raises(Died):
+        asyncio.run(of.run_with_recovery("task", "run"))
+    began = clock.ahead
+    with pytest.raises(StoppedError, match="enough"):
+        asyncio.run(of.run_with_recovery("task", "run"))
+    assert clock.ahead - began < 10
+    assert executed == {"hangs": 1}
 
 
 def test_a_plain_agent_stops_between_its_calls() -> None:
