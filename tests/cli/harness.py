@@ -9,6 +9,7 @@ In all of them it is the same time, so that ages are the same.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import difflib
 import fcntl
@@ -169,27 +170,44 @@ def columns(line: str) -> int:
 # -- processes
 
 
+class _Server:
+    """The process that starts them. All tests of a process have one: it imports everything."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join(str(Path(part).absolute()) for part in sys.path if part)
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-W", "error", HERE / "server.py", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment(PYTHONPATH=path, PYTHONUTF8="1"),
+            )
+        self.socket.settimeout(PATIENCE_S)
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        self.socket.close()
+        self._process.wait(PATIENCE_S)
+
+
+_server = functools.cache(_Server)
+
+
 class Processes:
     """Starts the commands as processes, in the directory ``cwd``. A context manager."""
 
     def __init__(self, cwd: Path) -> None:
         self.cwd = cwd
+        self._is_running = False  # a command whose exit code nobody has asked for
 
     def __enter__(self) -> Processes:
-        path = os.pathsep.join(str(Path(part).absolute()) for part in sys.path if part)
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._server = subprocess.Popen(
-                [sys.executable, "-W", "error", HERE / "server.py", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env=environment(PYTHONPATH=path, PYTHONUTF8="1"),
-            )
-        self._socket.settimeout(PATIENCE_S)
+        self._socket = _server().socket
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
-        self._server.wait(PATIENCE_S)
+        if self._is_running:  # the test failed meanwhile: its exit code would be the next one's
+            _server().end()
+            _server.cache_clear()
 
     def on_terminal(
         self,
@@ -213,7 +231,7 @@ class Processes:
             shown = _shown(master, keys, pid)
         finally:
             os.close(master)
-        code = int(self._socket.recv(100))
+        code = self._code()
         return Done((tool, *args), code, shown=shown.decode().replace("\r\n", "\n"))
 
     def in_closed_pipe(self, tool: str, *args: str) -> Done:
@@ -251,11 +269,17 @@ class Processes:
         self, tool: str, args: Sequence[str], env: dict[str, str], files: Sequence[int]
     ) -> int:
         request = {"tool": tool, "args": args, "env": env, "cwd": str(self.cwd), "now": NOW}
+        self._is_running = True
         socket.send_fds(self._socket, [json.dumps(request).encode()], files)
         return int(self._socket.recv(100))
 
-    def _done(self, tool: str, args: Sequence[str], err: IO[bytes]) -> Done:
+    def _code(self) -> int:
         code = int(self._socket.recv(100))
+        self._is_running = False
+        return code
+
+    def _done(self, tool: str, args: Sequence[str], err: IO[bytes]) -> Done:
+        code = self._code()
         err.seek(0)
         return Done((tool, *args), code, err=err.read().decode())
 
