@@ -235,7 +235,7 @@ def test_each_coroutine_has_its_own_result_after_every_crash(idiom: str) -> None
         side_by_side(TOLD_APART[idiom]),
         setup=done.clear,
         effects=lambda: done,
-        points=scaled(8, 60),
+        points=scaled(4, 60),
     )
     assert report.ok, str(report)
     assert "".join(sorted(report.reference)).count("/") >= len(URLS)
@@ -420,7 +420,7 @@ def test_what_is_one_call_or_has_its_own_arguments_is_not_refused(idiom: str) ->
                 return found
         return None
 
-    report = crash_everywhere(agent, setup=done.clear, effects=lambda: done, points=scaled(8, 1000))
+    report = crash_everywhere(agent, setup=done.clear, effects=lambda: done, points=scaled(5, 1000))
     assert report.ok, str(report)
 
 
@@ -573,7 +573,7 @@ def test_approved_partials_are_paid_once_after_every_crash() -> None:
             (deny if call.args[0] == 20 else approve)(store, run_id, call)
 
     report = crash_everywhere(
-        agent, setup=done.clear, effects=lambda: done, answer=answer, points=scaled(8, 1000)
+        agent, setup=done.clear, effects=lambda: done, answer=answer, points=scaled(5, 1000)
     )
     assert report.ok, str(report)
     assert report.reference == "['paid', 'no', 'paid']"
@@ -730,7 +730,7 @@ def test_a_request_with_a_clock_is_known_by_what_its_tool_says(identity: Any) ->
             found.append(await run.call(post, Request(url), headers))
         return found
 
-    report = crash_everywhere(agent, setup=done.clear, effects=lambda: done, points=scaled(8, 1000))
+    report = crash_everywhere(agent, setup=done.clear, effects=lambda: done, points=scaled(5, 1000))
     assert report.ok, str(report)
     assert len(done) == len(URLS)
 
@@ -953,7 +953,7 @@ def test_requests_with_clocks_are_recorded_whole_and_served(size: int) -> None:
             first.append(await asks(run, request_of("again", size)))
 
     report = crash_everywhere(
-        agent, setup=done.clear, effects=lambda: sorted(done), points=scaled(10, 1000)
+        agent, setup=done.clear, effects=lambda: sorted(done), points=scaled(5, 1000)
     )
     assert report.ok, str(report)
     assert len(done) == len(URLS) + 2
@@ -1108,7 +1108,7 @@ def test_a_fork_is_served_and_a_comparison_finds_no_difference(store: Checkpoint
 
 
 @pytest.mark.parametrize("kind", ["async", "plain", "direct", "stream"])
-def test_functions_made_for_one_call_die_after_it(kind: str, store: CheckpointStore) -> None:
+def test_functions_made_for_one_call_die_after_it(kind: str) -> None:
     held: list[weakref.ref[Any]] = []
 
     def made(at: int) -> Callable[..., Any]:
@@ -1153,7 +1153,7 @@ def test_functions_made_for_one_call_die_after_it(kind: str, store: CheckpointSt
             if step == 3:
                 return
 
-    run(agent, store)
+    run(agent, CheckpointStore())
     assert len(held) == 600
 
 
