@@ -20,7 +20,7 @@ from tests.model.lived import Lived
 from tests.model.printer import printed
 from tests.model.process import Store
 
-SEED, PROGRAMS = 20261124, 8
+SEED, PROGRAMS = 20261124, 5
 
 
 class Outside:

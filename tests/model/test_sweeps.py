@@ -121,7 +121,7 @@ def sweep(name: str, every: int, keep: int = 0) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_dies_at_calls_of_the_disk(name: str) -> None:
-    sweep(name, 14)
+    sweep(name, 24)
 
 
 @pytest.mark.crash
@@ -141,7 +141,7 @@ def test_a_stop_at_any_time_cuts_no_side_effect_short(seconds: float) -> None:
 
 
 def test_a_pruned_run_dies_at_calls_of_the_disk() -> None:
-    sweep("state and messages", 12, keep=1)
+    sweep("state and messages", 24, keep=1)
 
 
 @pytest.mark.crash
