@@ -323,7 +323,7 @@ def test_a_resumed_run_ends_as_one_that_was_never_killed() -> None:
         return personal(WHO, [run.state["p"], [*run.messages]])
 
     report = crash_everywhere(
-        lambda: RecoverableAgent(agent, CheckpointStore(), 1), "task", points=150
+        lambda: RecoverableAgent(agent, CheckpointStore(), 1), "task", points=40
     )
     assert report.ok, str(report)
 

@@ -738,7 +738,7 @@ def test_at_every_crash_point() -> None:
     report = crash_everywhere(
         lambda: RecoverableAgent(theatre, CheckpointStore(), checkpoint_every_n=2),
         "task",
-        points=scaled(20, 60),
+        points=scaled(10, 60),
     )
     assert report.ok, report
 

@@ -301,7 +301,7 @@ def test_it_changes_nothing_about_a_replay_at_any_crash_point(is_async: bool) ->
     report = crash_everywhere(
         lambda: RecoverableAgent(agent, CheckpointStore(), checkpoint_every_n=2),
         "task",
-        points=scaled(20, 60),
+        points=scaled(10, 60),
     )
     assert report.ok, report
 

@@ -310,7 +310,7 @@ def all_at_once(store: CheckpointStore, run_id: str) -> None:
     [(reads_the_first_alone, True), (cancels_the_other_at_once, False), (reads_all, False)],
 )
 def test_a_signal_that_an_agent_took_and_did_not_look_at_is_found(agent: Any, lost: bool) -> None:
-    report = crash_everywhere(agent, answer=all_at_once, points=30)
+    report = crash_everywhere(agent, answer=all_at_once, points=12)
     assert report.ok is not lost, report
     if lost:
         assert "LOST: signal b ('b!') was taken by a task whose result was not read" in str(report)
@@ -399,7 +399,7 @@ def test_a_wait_for_several_names_gives_the_first_that_was_sent(agent: Any) -> N
     def begin() -> None:
         people.began, people.acknowledged = 0.0, {}
 
-    report = crash_everywhere(agent, answer=answer, setup=begin, points=30)
+    report = crash_everywhere(agent, answer=answer, setup=begin, points=12)
     assert report.ok, report
     assert report.reference == repr(
         [("cancelled", 1), ("paid", 2), "no signal 'paid' or 'cancelled' came within 5 s", 3]

@@ -234,6 +234,6 @@ def test_an_agent_with_encrypted_runs_survives_a_crash_anywhere() -> None:
                 break
         return [message["content"] for message in run.messages]
 
-    report = crash_everywhere(agent, "task", effects=lambda: sent, setup=sent.clear, points=60)
+    report = crash_everywhere(agent, "task", effects=lambda: sent, setup=sent.clear, points=20)
     assert report.ok, str(report)
     assert {found.tool for found in report.findings if found.kind == "in doubt"} <= {"send"}

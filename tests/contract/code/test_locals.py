@@ -772,7 +772,9 @@ def plain_chat(run: Any) -> Any:
 
 @pytest.mark.parametrize("agent", [chat, plain_chat], ids=["async", "plain"])
 def test_without_checkpoints_nothing_is_lost(agent: Any) -> None:
-    report = crash_everywhere(lambda: RecoverableAgent(agent, CheckpointStore(), None), "task")
+    report = crash_everywhere(
+        lambda: RecoverableAgent(agent, CheckpointStore(), None), "task", points=40
+    )
     assert report.ok, str(report)
     assert not report.notes
 
@@ -790,10 +792,17 @@ def test_retention_without_checkpoints_is_refused() -> None:
 
 def test_the_report_of_a_crash_test_names_them() -> None:
     """Even where the run is too short for a checkpoint, so that nothing differs."""
-    report = crash_everywhere(lambda: RecoverableAgent(chat, CheckpointStore(), 100), "task")
+
+    def sweep(every: int) -> Any:
+        def made() -> Any:
+            return RecoverableAgent(chat, CheckpointStore(), every)
+
+        return crash_everywhere(made, "task", points=40)
+
+    report = sweep(100)
     assert report.ok
     assert any("'messages'" in note for note in report.notes), str(report)
-    report = crash_everywhere(lambda: RecoverableAgent(chat, CheckpointStore(), 2), "task")
+    report = sweep(2)
     assert not report.ok
     assert "'messages'" in str(report)
 

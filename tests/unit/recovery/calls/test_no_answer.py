@@ -125,5 +125,5 @@ def test_it_survives_every_crash() -> None:
         except NoAnswerError as exc:
             return [type(found).__name__, str(exc)]
 
-    report = crash_everywhere(agent, setup=done.clear, effects=lambda: done, points=60)
+    report = crash_everywhere(agent, setup=done.clear, effects=lambda: done, points=20)
     assert report.ok, str(report)
