@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +15,7 @@ from recovery import Budget, CheckpointStore, RecoverableAgent, tool
 from recovery.control import send
 from recovery.ops.fork import fork
 from recovery.testing import crash_everywhere
-from tests.support.installed import skip_without
+from tests.support.forked import forked
 from tests.support.lives import forget
 from tests.support.paths import ROOT
 
@@ -27,6 +25,13 @@ WISHES = ["train to Oslo", "hotel", "boat trip", "museum"]
 
 def run(name: str, *args: object) -> str:
     """What the example prints."""
+    done = forked(EXAMPLES / f"{name}.py", *map(str, args), place=EXAMPLES)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_by_python(name: str, *args: object) -> str:
+    """The same, in a process that has imported nothing."""
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 
@@ -60,7 +65,7 @@ PRINTED = {
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_it_runs_and_its_result_stays(name: str, tmp_path: Path) -> None:
-    assert (run(name, tmp_path), run(name, tmp_path)) == PRINTED[name]
+    assert (run_by_python(name, tmp_path), run(name, tmp_path)) == PRINTED[name]
 
 
 # -- killed at every point
@@ -290,41 +295,3 @@ def test_forks_ask_for_nothing_twice(example: Any) -> None:
         fork(store, "trip", f"fork-{step}", at_step=step)
         agent.run_with_recovery_sync(WISHES, f"fork-{step}")
         assert example.asked == WISHES[step:]
-
-
-# -- frameworks
-
-
-def test_a_shop_of_pydantic_ai_dies_while_it_pays_and_pays_once(tmp_path: Path) -> None:
-    skip_without("pydantic_ai")
-    assert run("pydantic_ai_shop", tmp_path).splitlines() == [
-        "in doubt: pay; the bank says: paid",
-        "approved: refund.approval {'cents': 100}",
-        "Tea is paid, and a part is refunded.",
-        "payments: 1",
-    ]
-
-
-def test_a_payment_of_openai_agents_that_a_kill_cut_short_is_made_once(tmp_path: Path) -> None:
-    skip_without("agents")
-
-    def lived(*command: str) -> subprocess.CompletedProcess[str]:
-        more = {"EXAMPLE_BANK": str(tmp_path), "PYTHONPATH": str(ROOT)}
-        return subprocess.run(
-            [sys.executable, *command],
-            cwd=EXAMPLES,
-            env=os.environ | more,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    asked = ["model: Serve.", "model: Serve.", "model: Take the money."]
-    died = lived("openai_agents.py", str(tmp_path), "--die")
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    assert died.stdout.splitlines() in ([], asked)  # a pipe may lose what was not flushed
-    resume = ("-m", "recovery.cli", "resume", "order-42", "--agent", "openai_agents:agent")
-    ended = lived(*resume, "--store", str(tmp_path))
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines() == ["model: Take the money.", '"The shoes are paid."']
-    assert len((tmp_path / "payments").read_text().splitlines()) == 1
