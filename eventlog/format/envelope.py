@@ -61,7 +61,7 @@ def decode_envelope(payload: bytes) -> Envelope | None:
             f"a payload is encrypted in a way that this library does not know ({payload[0]}). "
             "The log is not damaged: use a newer library."
         )
-    id_end = 2 + payload[1] if len(payload) > 1 else 2
+    id_end = 2 + int.from_bytes(payload[1:2])
     head_end = id_end + CHECK_SIZE
     nonce_end = head_end + NONCE_SIZE
     key_id = payload[2:id_end].decode("ascii", "replace")

@@ -112,7 +112,9 @@ def examine(
     expected = previous = 0
     if segment:
         infos = [info for info in infos if segment <= info.number <= segment + 1]
-        expected, previous = infos[0].first_lsn if infos else 0, segment - 1
+        if not infos:
+            return
+        expected, previous = infos[0].first_lsn, segment - 1
     else:
         yield from _check_mark(reader, mark, infos)
         if infos and 0 < infos[0].first_lsn < first:

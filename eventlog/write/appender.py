@@ -115,7 +115,7 @@ class Appender:
                 _rewrite_unflushed(file, tail)
                 writer.seal(self.durable, clean=False)
                 self._directory.sync()
-            elif tail.clean and tail.offset < self.segment_size and self._is_ours(tail):
+            elif tail.clean and self._is_ours(tail):
                 # Closed cleanly: nothing after the end, no other writer. So continue in it. Its
                 # records are durable, but the flush of its footer may have failed.
                 _rewrite_unflushed(file, tail)
