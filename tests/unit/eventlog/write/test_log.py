@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -113,6 +114,18 @@ def test_a_closed_log_takes_nothing() -> None:
     for call in (log.commit, log.latest_snapshot, lambda: log.append("event", 1), log.records):
         with pytest.raises(LogError, match="closed"):
             call()
+
+
+def test_after_a_clean_close_a_missing_segment_is_reported_after_a_power_loss_too() -> None:
+    """The mark file, which knows of it, is on the disk as well."""
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk) as log:
+        log.append("event", 1)
+    for seed in range(20):
+        after = disk.after_power_loss(seed)
+        del after.directories["log"]["00000001.seg"]
+        with EventLog.read("log", files=after) as reader:
+            assert [(one.first_lsn, one.last_lsn) for one in reader.tail().damaged] == [(1, 1)]
 
 
 def test_a_log_that_was_not_closed_says_so(tmp_path: Path) -> None:
@@ -575,6 +588,35 @@ def test_a_failed_write_of_buffered_records_fails_the_writer_whoever_asked_for_i
     log.close()
     with EventLog.open("log", files=disk) as log:
         assert log.report.damaged == () and log.last_lsn == 0
+
+
+@pytest.mark.parametrize(
+    ("records", "verb", "act"),
+    [
+        (0, "create", lambda log: log._appender.begin_at(5)),
+        (0, "create", lambda log: log.append("event", 1)),
+        (2, "sync", lambda log: log.commit()),
+        (2, "create", lambda log: log.append("event", "x" * 400)),
+        (2, "create", lambda log: log.roll()),
+        (2, "create", lambda log: log.truncate_before(3)),
+        (2, "sync directory", lambda log: log.truncate_before(3)),
+    ],
+)
+def test_after_a_failure_of_anything_that_writes_no_record_is_taken(
+    records: int, verb: str, act: Callable[[EventLog], object]
+) -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk, segment_size=400)
+    for _ in range(records):
+        log.append("event", "x" * 300)
+    disk.fail_at(verb, 0, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        act(log)
+    with pytest.raises(WriterFailedError):
+        log.append("event", 1)
+    log.close()
+    with EventLog.open("log", files=disk) as log:
+        assert (log.report.damaged, log.last_lsn) == ((), records)
 
 
 def test_an_error_of_the_disk_says_where_and_what_to_do() -> None:
