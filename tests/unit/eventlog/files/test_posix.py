@@ -63,6 +63,13 @@ def test_a_lock_is_of_one_opening_and_one_slot(files: Files, path: str) -> None:
     ours.close()
 
 
+def test_a_file_is_opened_to_be_read_or_to_be_written_too(path: str) -> None:
+    directory = OSFiles().make_directory(path)
+    directory.open("f", write=True, create=True).pwrite(b"x", 0)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        directory.open("f").pwrite(b"x", 0)
+
+
 def test_where_linux_locks_and_flushes_are_not_there_others_are_used(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

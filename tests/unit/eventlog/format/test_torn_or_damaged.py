@@ -173,6 +173,16 @@ def test_a_mark_that_covers_nothing_lost_makes_a_torn_tail_no_damage() -> None:
     assert (lsns, damaged, end.torn_size) == ([1, 2], [], 4)
 
 
+def test_a_frame_that_lacks_its_end_costs_itself() -> None:
+    """Its header says how long it was; other frames, or nothing, are where its end should be."""
+    cut = frame(2, payload=bytes(150))[:56]
+    lsns, (damage,), _ = walk(frame(1) + cut + b"".join(frame(n, durable=2) for n in (3, 4, 5)))
+    assert (lsns, damage.first_lsn, damage.last_lsn, damage.size) == ([1, 3, 4, 5], 2, 2, 56)
+    lsns, (damage,), end = walk(frame(1) + cut, DurableMark(2))
+    assert (lsns, damage.first_lsn, damage.last_lsn, damage.size) == ([1], 2, 2, 56)
+    assert end.offset == damage.offset + damage.size
+
+
 def test_a_missing_frame_is_a_gap() -> None:
     lsns, (damage,), _ = walk(frame(1) + frame(4, durable=3))
     assert (lsns, damage.what) == ([1, 4], "gap in LSNs")
