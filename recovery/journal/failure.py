@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import is_not
 from types import MemberDescriptorType
 from typing import Any
 
@@ -96,11 +97,13 @@ def _message_and_args(exc: BaseException, secrets: Secrets) -> tuple[str, Packed
         given = given if exc.filename2 is not None else given[:3]
     message = message_of(exc, secrets)
     kept = secrets.scrubbed(given)
-    changed = kept is not None and any(a is not b for a, b in zip(kept, given, strict=True))
-    if kept is not None and changed and type(exc).__module__ == "builtins":
+    if kept is None:
+        return message, None
+    changed = any(map(is_not, kept, given))
+    if changed and type(exc).__module__ == "builtins":
         with suppress(Exception):  # its text quotes its arguments, perhaps in another form now
             message = message_of(type(exc)(*kept), secrets)
-    return message, None if kept is None else _small(kept)
+    return message, _small(kept)
 
 
 def _small(value: Any) -> Packed | None:

@@ -121,6 +121,15 @@ def test_what_an_outcome_has_waited_for_in_vain_is_not_waited_for_again():
     assert found.is_next(b.last_lsn)
 
 
+def test_what_was_recorded_for_another_task_is_not_waited_for():
+    events: list[Event] = [intent("a"), StepStarted(1), CallReturned(1, 0)]
+    events += [intent("b"), CallReturned(4, 0)]
+    for optional, waits in ((3, False), (2, True), (0, True)):
+        found = Replay.of([(lsn, 0, one) for lsn, one in enumerate(events, 1)], optional)
+        assert found.is_next(claimed(found, "b").last_lsn) is not waits
+        assert claimed(found, "a").has_outcome  # it is served all the same
+
+
 # -- calls inside calls
 
 
