@@ -237,6 +237,26 @@ def test_a_value_too_short_to_be_known_elsewhere_is_sealed_where_it_is(
     assert seen and not [one for one in seen if short.encode() in one]
 
 
+def test_a_sealed_value_of_the_state_is_not_written_again_by_the_next_process(
+    tmp_path: Path,
+) -> None:
+    def agent(run: Any) -> None:
+        for step in run.steps():
+            if step == 1:
+                run.state["told"] = personal(WHO, STATE * 100)
+            elif "stop" not in made:
+                made.append("stop")
+                raise KeyboardInterrupt
+            if step == 3:
+                return
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, agent)
+    run(tmp_path, agent)
+    sizes = {one.step: one.size for one in CheckpointStore(tmp_path).run("run").checkpoints()}
+    assert sizes[1] > len(STATE * 100) > 2 * sizes[2]
+
+
 def test_a_run_of_a_subject_is_sealed_as_a_whole(tmp_path: Path) -> None:
     def agent(run: Any) -> str:
         for step in run.steps():
