@@ -8,7 +8,7 @@ import pickle  # noqa: TID251 - others may copy messages so
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eventlog import RefusedValueError
@@ -73,6 +73,7 @@ def fresh(values: list[Any]) -> Messages:
 
 
 @given(st.lists(OPERATIONS, max_size=12))
+@example([("extend", [1, 2]), ("__delitem__", 0)])
 def test_any_operations_do_what_they_do_to_a_list_and_are_recorded(operations):
     record = Record()
     messages, plain = Messages(record), list[Any]()
