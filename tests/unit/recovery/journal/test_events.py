@@ -234,3 +234,19 @@ def test_garbage_is_a_value_error(kind, garbage):
         decode(Record(9, kind, 0, garbage))
     with pytest.raises(ValueError, match=r"."):
         decode_shallow(Record(9, kind, 0, garbage))
+
+
+def test_an_event_has_any_number_of_fields() -> None:
+    """Up to 15 are counted in one byte."""
+    more: dict[str, Any] = {
+        "args": [[], {}],
+        "asks_until": 1.5,
+        "lost": True,
+        "loop": "before",
+        "signed": True,
+    }
+    more |= {"timeout_s": 2.5}
+    for n in range(len(more) + 1):
+        made: Any = dict([*more.items()][:n])
+        event = CallIntended("1", "tool", "", b"d", 1, "park", **made)
+        assert decode(Record(1, event.kind, 0, encode(event)[1])) == event
