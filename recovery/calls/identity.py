@@ -68,7 +68,7 @@ def identify(run: Execution, spec: ToolSpec, given: Arguments, call_id: str) -> 
         made = hiding(partial(_identified, run, spec, given, call_id), root)
     else:
         made = _identified(run, spec, given, call_id)
-    if made.spec.subject is not None and not made.spec.waits:
+    if made.spec.subject is not None:
         named = _subject_of(made)
         if isinstance(named, str) and not subjects.has_key(named):
             forgotten = _forgotten_like(run, made)
@@ -293,7 +293,7 @@ def known_by(spec: ToolSpec, shown: Arguments) -> bytes:
     if spec.identity is None:
         return digest(pack_arguments(*shown, spec.name))
     args, kwargs = shown
-    distinguishing = [name for name in kwargs if name.partition(".")[0] == "self" or "." in name]
+    distinguishing = [name for name in kwargs if name == "self" or "." in name]
     given = args, {name: value for name, value in kwargs.items() if name not in distinguishing}
     return digest(pack(_chosen(spec, form_of(spec.function), given), spec.name))
 

@@ -318,6 +318,18 @@ def test_a_call_of_nobody_is_in_clear(tmp_path: Path) -> None:
     assert leaks(tmp_path) == [ARGUMENT, FOUND]
 
 
+def test_the_subject_of_a_method_is_what_a_function_says_of_its_object(tmp_path: Path) -> None:
+    class Desk:
+        of = WHO
+
+        @tool(subject=lambda self, what: self.of)
+        def answer(self, what: str) -> str:
+            return f"{what} {FOUND}"
+
+    run(tmp_path, lambda run: run.call(Desk().answer, ARGUMENT))
+    assert leaks(tmp_path) == []
+
+
 def test_a_result_of_a_subject_that_cannot_be_recorded_is_not_shown(tmp_path: Path) -> None:
     @tool(subject="who")
     def odd(who: str) -> Any:

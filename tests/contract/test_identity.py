@@ -107,6 +107,11 @@ class Api:
         done.append(path)
         return f"shared {path}"
 
+    @staticmethod
+    @tool
+    async def nothing() -> str:
+        return said("nothing")
+
     async def untold(self, path: str) -> str:
         done.append(self.name)
         return f"{self.name}{path}"
@@ -386,6 +391,7 @@ FINE: dict[str, Callable[[Any], list[Any]]] = {
     "closures of equal containers": lambda run: [run.call(holding([1], {"a": 1})) for _ in "abc"],
     "recursive closures": lambda run: [run.call(recursive()) for _ in range(3)],
     "methods of one object": lambda run: both_ways(run, Api("x")),
+    "a static method without arguments": lambda run: [run.call(Api.nothing)],
     "methods of two objects with other arguments": lambda run: [
         run.call(Api(url).get, url) for url in URLS
     ],
@@ -608,6 +614,13 @@ def made(signature: str, **options: Any) -> Any:
     return tool(**options)(names["f"])
 
 
+def child(signature: str, *args: Any, **kwargs: Any) -> Callable[[Run], Any]:
+    """A child run of an agent with these parameters, some of which are bound."""
+    names: dict[str, Any] = {"done": done}
+    exec(f"async def f({signature}):\n    done.append('f')\n    return len(done)", names)  # noqa: S102
+    return lambda run: run.child(partial(names["f"], *args, **kwargs), "task")
+
+
 def call(f: Any, *args: Any, **kwargs: Any) -> Callable[[Run], Any]:
     return lambda run: run.call(f, *args, **kwargs)
 
@@ -643,6 +656,8 @@ NO_CHANGE: dict[str, tuple[Callable[[Run], Any], Callable[[Run], Any]]] = {
     ),
     "partial": (call(made("a, b"), 1, 2), call(partial(made("a, b"), b=2), 1)),
     "no partial": (call(partial(made("a, b"), 1), 2), call(made("a, b"), a=1, b=2)),
+    "child by name": (child("a, run", 1), child("run, a", a=1)),
+    "default of a child": (child("run, a, b=2", a=1), child("run, a, b=2", a=1, b=2)),
     "second of two": (
         lambda run: asyncio.gather(run.call(made("a, b"), 1, 2), run.call(made("a, b"), 1, 2)),
         lambda run: asyncio.gather(*(run.call(made("a, *, b"), 1, b=2) for _ in "ab")),

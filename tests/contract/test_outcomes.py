@@ -288,10 +288,23 @@ def test_of_a_child_run_and_of_the_agent_itself(store: CheckpointStore) -> None:
 
 def test_of_what_the_agent_returns(store: CheckpointStore) -> None:
     with pytest.raises(UnrecordedResultError, match=r"none is made again") as stopped:
-        run(lambda run: {"a": Strange()}, store)
+        run(lambda run: {"a": Strange(), "b": "x" * 5000}, store)
     assert (stopped.value.lsn, stopped.value.path) == (0, "result.a")
+    begin, end = stopped.value.shown.split(" ... ")
+    assert begin.startswith("{'a': ") and end.endswith("x'}") and len(begin) == len(end) == 1000
     assert status(store, RUN).error is not None
     assert run(lambda run: "mended", store) == "mended"
+
+
+def test_of_a_secret_in_what_is_left_out_no_part_is_shown(store: CheckpointStore) -> None:
+    @tool(redact=["key"])
+    def charge(key: str) -> Any:
+        return [Strange(), f"{'x' * 870}{key}{'x' * 3000}"]
+
+    key = "".join(map(str, range(80)))
+    with pytest.raises(UnrecordedResultError) as stopped:
+        run(lambda run: run.call(charge, key), store)
+    assert "xxx" in stopped.value.shown and not re.search(r"\d{4}", stopped.value.shown)
 
 
 # -- types that the code names

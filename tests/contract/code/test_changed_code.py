@@ -246,6 +246,7 @@ def test_an_error_names_the_side_effects_that_accepting_may_repeat() -> None:
     assert text.index("send('a')") < text.index("recorded (LSN")
     assert ["send('a')" in one for one in stopped.value.side_effects] == [True, False]
     assert "send('b')" in stopped.value.side_effects[1]
+    assert " 1 more\n" not in text
     assert "@tool(name='send')" in text and stopped.value.renamed == "send"
     accept(store, RUN)
     run(renamed, store)
