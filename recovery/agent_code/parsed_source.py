@@ -13,7 +13,7 @@ from types import CellType, CodeType, FunctionType
 @functools.lru_cache(maxsize=256)
 def parsed_source(code: CodeType, module: str | None) -> ast.Module | None:
     """The tree, with the line numbers of the file; None if there is no source, or no function in
-    it. ``module``: the ``__name__`` among its globals. Nobody may change the tree: it is kept."""
+    it. ``module``: the ``__name__`` among its globals. It is kept: do not change it."""
     # Of code, inspect looks for the module among all that are loaded, with ten system calls for
     # each; a function names its module. So one is made of the code.
     cells = tuple(CellType() for _ in code.co_freevars)
