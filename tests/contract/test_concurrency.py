@@ -137,6 +137,19 @@ def test_a_time_out_of_run_wait_is_recorded() -> None:
     assert executed == {"0 of 1": 1}
 
 
+def test_changed_code_that_waits_for_fewer_tasks_waits_as_it_is_now() -> None:
+    names = iter(["abc", "ab"])
+
+    async def agent(run: Run) -> Any:
+        tasks = [asyncio.create_task(asyncio.sleep(0, name)) for name in next(names)]
+        done, pending = await run.wait(tasks)
+        await run.call(send, "once")
+        return [task.result() for task in done], pending
+
+    assert run(dies_once(agent), CheckpointStore())["result"] == (["a", "b"], [])
+    assert executed == {"once": 1}
+
+
 def test_run_wait_in_threads() -> None:
     def agent(run: SyncRun) -> list[str]:
         with ThreadPoolExecutor(2) as pool:

@@ -24,6 +24,7 @@ from eventlog.format.frame import (
     encode_trailer,
     frame_at,
     frames_ahead,
+    new_salt,
 )
 
 SALT = b"\x11\x22\x33\x44"
@@ -39,6 +40,11 @@ def test_a_frame_of_another_segment_does_not_pass() -> None:
     other = frame(salt=b"\x99\x22\x33\x44")
     assert frame_at(other, 0, SALT) is None
     assert frame_at(SALT + other[4:], 0, SALT) is None
+
+
+def test_a_salt_is_in_no_run_of_zeros_and_not_in_the_payload() -> None:
+    given = iter([b"abcd", b"a\0c\0"])
+    assert new_salt(lambda size: next(given), b"xabcdx") == b"a\xa5c\xa5"
 
 
 def test_a_length_beyond_the_limit_is_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:

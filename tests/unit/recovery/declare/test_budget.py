@@ -123,6 +123,17 @@ def test_calls_are_limited_exactly_and_a_higher_budget_goes_on(function: Any, ev
     assert set(executed.values()) == {1}
 
 
+def test_calls_inside_a_call_are_limited_as_well() -> None:
+    def many(n: int) -> int:
+        return sum(look(i) for i in range(n))
+
+    def agent(run: SyncRun) -> int:
+        return run.call(many, 5)
+
+    assert parks(agent, CheckpointStore(), Budget(calls=3)).used.calls == 3
+    assert sum(executed.values()) == 2  # the third is the one around them
+
+
 @pytest.mark.parametrize("function", [two_a_step, two_a_step_async])
 def test_steps_are_limited_exactly(function: Any) -> None:
     store = CheckpointStore()
