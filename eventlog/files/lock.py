@@ -136,7 +136,10 @@ def owner_of(directory: Directory) -> LogOwner | None:
 
 
 def former_of(directory: Directory) -> str:
-    """An owner before the last one that is alive, in words; "" if there is none. Takes no lock."""
+    """An owner before the last one that is alive, in words; "" if there is none. Takes no lock.
+
+    While the last one is alive, there may be one: it holds the lock of the one before it as well.
+    """
     with _opened(directory) as file:
         if file is None:
             return ""

@@ -9,7 +9,7 @@ import pytest
 
 from eventlog import EventLog, LogError, LogLockedError
 from eventlog.errors import FencedError
-from eventlog.files.lock import LOCK_NAME, Owner, claim
+from eventlog.files.lock import LOCK_NAME, Owner, claim, former_of
 from eventlog.files.memory import MemoryFiles, OpenMemoryFile
 from eventlog.format.frame import EPOCH_MAX
 from eventlog.testing import Crash, SimulatedDisk
@@ -73,6 +73,8 @@ def test_who_gives_the_log_up_and_may_still_act_holds_no_one_up() -> None:
     first = take(disk)
     first.may_still_act(True)
     first.close()
+    directory = disk.make_directory("log")
+    assert former_of(directory) == "an owner before process 1 on simulated"
     second = take(disk)
     assert second.living_former() == "process 1 on simulated, or one before it"
     second.may_still_act(True)
@@ -85,6 +87,7 @@ def test_who_gives_the_log_up_and_may_still_act_holds_no_one_up() -> None:
     third.may_still_act(True)
     third.may_still_act(False)
     third.close()
+    assert former_of(directory) == ""
     assert take(disk).former == ""
 
 
