@@ -644,9 +644,9 @@ def test_effects_may_be_a_value_instead_of_a_list() -> None:
         await run.call(charge, 1)
         return "done"
 
-    report = crash_everywhere(agent, setup=restore, effects=lambda: balance, points=10)
-    said = r"what effects= gives is {'ann': 1[05]}; without a crash it is {'ann': 5}"
-    assert any(re.search(said, found.what) for found in report.failures), str(report)
+    report = crash_everywhere(agent, setup=restore, effects=lambda: balance)
+    said = "what effects= gives is {'ann': 10}; without a crash it is {'ann': 5}"
+    assert any(said in found.what for found in report.failures), str(report)
 
 
 def test_effects_that_only_grow_need_no_setup() -> None:
