@@ -386,6 +386,7 @@ class EventLog:
 
     def _forked(self) -> None:
         # The child must not keep the locks: they go with the last descriptor, not with the process.
+        not_in_child(self)  # nor in its own children
         self._open = False
         self._appender.close_after_fork(
             LogError(

@@ -68,7 +68,7 @@ def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
     given: dict[str, Any] = {"name": spec.name} | dict(options)
     checked(given)
     if given.get("undo") is not None:
-        spec_to_call(given["undo"])
+        spec_to_call(given["undo"])  # its TypeError here, and not when something is undone
     if "after_crash" in given:
         given["reconcile"] = None
     elif given.get("reconcile") is not None:
