@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.agents import opened
 from tests.chaos.chaos import Plan, chaos
@@ -32,9 +33,10 @@ def effect_twice(place: Path) -> None:
 
 
 def effect_missing(place: Path) -> None:
+    """All are, for a single one may be in doubt."""
     bank = place / "bank-run-1"
-    gone = paid(bank)[0]
-    bank.write_text("\n".join(line for line in bank.read_text().splitlines() if line != gone))
+    gone = paid(bank)
+    bank.write_text("\n".join(line for line in bank.read_text().splitlines() if line not in gone))
 
 
 def old_fence(place: Path) -> None:
@@ -47,23 +49,22 @@ def commit_lost(place: Path) -> None:
         file.write('[0, 1, "run-3", 1, 100000]\n')
 
 
+def is_end(note: list[Any], run_id: str) -> bool:
+    """Whether it is of an end of the run; one that a killed worker has noted may be lost."""
+    return bool(note[2] == run_id and note[5] == "run_finished")
+
+
 def stale_record(place: Path) -> None:
-    """The middle record of a run was appended only by an owner that had lost it."""
+    """The end of a run was appended only by an owner that had lost it."""
     lines = notes(place, "appends")
-    of_run = [one for one in lines if one[2] == "run-4" and one[4]]
-    for one in of_run:
-        one[3] += 1
-    whats = [one[4] for one in of_run]
-    middle = next(one for one in of_run[3:] if whats.count(one[4]) == 1)
-    middle[3] = 0
+    for one in lines:
+        one[3] = 0 if is_end(one, "run-4") else one[3]
     (place / "appends").write_text("".join(json.dumps(one) + "\n" for one in lines))
 
 
 def stranger(place: Path) -> None:
-    """A record that nobody says to have appended."""
-    lines = notes(place, "appends")
-    gone = next(one for one in lines if one[2] == "run-5" and one[5] == "run_finished")
-    kept = [one for one in lines if one[4] != gone[4]]
+    """The end of a run was appended by an owner that has not noted it."""
+    kept = [one for one in notes(place, "appends") if not is_end(one, "run-5")]
     (place / "appends").write_text("".join(json.dumps(one) + "\n" for one in kept))
 
 
