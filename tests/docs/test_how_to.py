@@ -64,8 +64,12 @@ def test_the_worker_resumes_what_is_due_and_ends_by_sigterm(tmp_path: Path) -> N
     environment = os.environ | {"EVENTLOG_HOME": str(tmp_path / "home")}
     begun = subprocess.run(
         [sys.executable, "begin.py"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "WaitingError" in begun.stderr
     words = [sys.executable, "-m", "recovery.cli", "worker", "shop:agent"]
     with subprocess.Popen(words, cwd=tmp_path, env=environment) as worker:

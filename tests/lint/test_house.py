@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,13 @@ def excesses(source: str, parameters_max: int = PARAMETERS_MAX) -> list[str]:
 def test_sizes_are_within_limits(path: Path) -> None:
     parameters_max = OPTIONS_MAX if any(map(path.is_relative_to, COMMANDS)) else PARAMETERS_MAX
     assert excesses(path.read_text(), parameters_max) == []
+
+
+def test_all_of_the_code_is_formatted() -> None:
+    exceptions = re.compile(r"# (fmt|yapf): ")
+    for folder in ("eventlog", "recovery", "tools", "tests", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert not exceptions.search(path.read_text(encoding="utf-8")), path
 
 
 def test_excesses_are_found() -> None:
