@@ -43,6 +43,7 @@ class Inbox:
         self._reader: ReadableLog | None = None
         self._arrivals: Iterator[Record | Damage | None] = iter(())
         self._held: deque[Record] = deque()  # read, but maybe not durable yet
+        self._durable_lsn = 0
         self._next_look = 0.0
         self._signals: dict[str, deque[Message]] = {}  # signals not taken yet, by name
         self._decisions: dict[str, list[Message]] = {}  # by the key of the call
@@ -118,7 +119,6 @@ class Inbox:
         """Close the files."""
         if self._reader is not None:
             self._reader.close()
-            self._reader, self._arrivals = None, iter(())
 
     def _read(self) -> None:
         if self._reader is None:
@@ -127,23 +127,25 @@ class Inbox:
             if self._reader is None:
                 return
             self._arrivals = self._reader.arrivals()
-        durable_lsn = self._reader.durable_lsn() if self._held else 0
         for item in self._arrivals:
             if item is None:
                 break
             if isinstance(item, Record):
                 self._held.append(item)
-                durable_lsn = durable_lsn or self._reader.durable_lsn()
-                self._sort(durable_lsn)
+                self._sort(self._reader)
             elif item.lost:
                 raise self._lost(item)
             else:
                 _logger.warning("run %s: inbox: %s", self._run.run_id, item)
-        if self._held:
-            self._sort(self._reader.durable_lsn())
+        self._sort(self._reader)
 
-    def _sort(self, durable_lsn: int) -> None:
-        while self._held and self._held[0].lsn <= durable_lsn:
+    def _sort(self, inbox: ReadableLog) -> None:
+        """Sort the messages that are durable."""
+        while self._held:
+            if self._held[0].lsn > self._durable_lsn:
+                self._durable_lsn = inbox.durable_lsn()
+                if self._held[0].lsn > self._durable_lsn:
+                    return
             self._sort_one(self._held.popleft())
 
     def _check(self, inbox: ReadableLog | None) -> None:

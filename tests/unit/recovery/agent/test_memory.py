@@ -16,7 +16,7 @@ from recovery import CheckpointStore, tool
 from recovery.journal.events import CallIntended, CallReturned, MessagesChanged, StepStarted
 from recovery.replay.recorded_call import RecordedCall
 from recovery.stores.file import FileStore
-from tests.support.lives import Died, die_in, disk_store, run
+from tests.support.lives import RUN, Died, die_in, disk_store, run
 
 # What is not the run's, or is code.
 ELSEWHERE = (
@@ -109,3 +109,17 @@ def test_a_resumed_run_holds_nothing_of_what_was_replayed(every: int) -> None:
     known.update(map(id, before))
     run(agent, dead, checkpoint_every_n=every)
     assert kept == []
+
+
+def test_a_signal_that_is_not_taken_yet_is_held_without_its_value(tmp_path: Path) -> None:
+    store, held = CheckpointStore(tmp_path / "runs"), list[bytes]()
+
+    async def agent(run: Any) -> Any:
+        store.run(RUN).signal("later", "_" * 700)
+        store.run(RUN).signal("now")
+        await run.wait_for("now")
+        held.extend(one for one in everything(run) if isinstance(one, bytes) and b"_" * 700 in one)
+        return await run.wait_for("later")
+
+    assert run(agent, store)["result"] == "_" * 700
+    assert held == []
