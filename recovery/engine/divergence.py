@@ -124,15 +124,14 @@ class Drift:
         dropped = self._replay.pass_over()
         for line in said[:-1]:
             self.say(line)
-        self.say(said[-1] if said else "nothing is left", dropped)
+        for line in said[-1:]:
+            self.say(line, dropped)
 
     # -- messages
 
     def reworded(self, start: int, known: list[Any], new: list[Any], change_start: int) -> bool:
         """Whether these new messages are the recorded ones in other words."""
-        if len(known) != len(new) or not new:
-            return False
-        return all(
+        return len(known) == len(new) and all(
             alike(one, other) or (start == change_start and _is_system(one) and _is_system(other))
             for one, other in zip(known, new, strict=True)
         )

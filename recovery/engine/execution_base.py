@@ -236,19 +236,9 @@ class ExecutionBase(ABC):
 
         Calls around them that park as well are in doubt too, because they stop here.
         """
-        named = {call.lsn for call in calls}
-        outer = {
-            lsn: self.side_effects_in_flight.get(lsn)
-            for lsn in (*around, *self.current_scope().calls)
-        }
-        calls = [
-            *calls,
-            *(
-                one.call
-                for lsn, one in sorted(outer.items(), reverse=True)
-                if one is not None and one.spec.after_crash == "park" and lsn not in named
-            ),
-        ]
+        outer = {*around, *self.current_scope().calls}.difference(call.lsn for call in calls)
+        found = (self.side_effects_in_flight.get(lsn) for lsn in sorted(outer, reverse=True))
+        calls = [*calls, *(one.call for one in found if one and one.spec.after_crash == "park")]
         self.record(RunParked([call.lsn for call in calls], undo, wake_at=wake_at))
         self.commit()
         here = self.in_threads.intersection(call.lsn for call in calls)

@@ -85,18 +85,9 @@ class Inbox:
         return found, value
 
     def _next(self, names: tuple[str, ...], until: float | None) -> Message | None:
-        signals = self._signals_taken()
-        first: Message | None = None
-        for name in names:
-            waiting = self._signals.get(name)
-            if not waiting:
-                continue
-            taken = signals.taken(self._run.uid, name)
-            while waiting and waiting[0].lsn <= taken:
-                waiting.popleft()
-            if waiting and (until is None or waiting[0].time_ns / 1e9 <= until):
-                first = min(first or waiting[0], waiting[0], key=lambda sent: sent.lsn)
-        return first
+        oldest = (self._signals[name][0] for name in names if self._signals.get(name))
+        in_time = (sent for sent in oldest if until is None or sent.time_ns / 1e9 <= until)
+        return min(in_time, key=lambda sent: sent.lsn, default=None)
 
     def decision(
         self, key: str, counts: Callable[[Message], bool], packed: Packed
@@ -142,10 +133,11 @@ class Inbox:
     def _sort(self, inbox: ReadableLog) -> None:
         """Sort the messages that are durable."""
         while self._held:
-            if self._held[0].lsn > self._durable_lsn:
+            lsn = self._held[0].lsn
+            if self._durable_lsn < lsn:
                 self._durable_lsn = inbox.durable_lsn()
-                if self._held[0].lsn > self._durable_lsn:
-                    return
+            if lsn > self._durable_lsn:
+                return
             self._sort_one(self._held.popleft())
 
     def _check(self, inbox: ReadableLog | None) -> None:
@@ -173,7 +165,7 @@ class Inbox:
             return
         sent = replace(sent, value=None)  # which may be large, and is read when it is taken
         match sent.kind:
-            case "signal":
+            case "signal" if sent.lsn > self._signals_taken().taken(self._run.uid, sent.about):
                 self._signals.setdefault(sent.about, deque()).append(sent)
             case "cancel":
                 self._cancelled = self._cancelled or sent

@@ -112,6 +112,15 @@ def test_drift_is_served_and_said_in_report_log_and_logging(
     assert sum("drifted" in one.getMessage() for one in caplog.records) == 2
 
 
+def test_two_messages_are_not_one_in_other_words() -> None:
+    async def longer(run: Run) -> list[Any]:
+        run.messages.extend([{"role": "system", "content": "You are helpful."}, "Be short."])
+        await run.call(look, "the weather of today")
+        return list(run.messages)
+
+    assert run(longer, died(before))["result"][1:] == ["Be short."]
+
+
 def test_drift_is_noted_once_however_often_it_is_come_to() -> None:
     store = died(before)
     for _ in range(3):

@@ -243,6 +243,8 @@ def test_a_resumed_run_tells_the_rest(tmp_path: Path, after: int, every: int | N
     with told_live() as (first, _), pytest.raises(DiesError):
         start(agent, tmp_path, checkpoint_every_n=every, max_recoveries=0)
     assert died and first.spans
+    with CheckpointStore(tmp_path).claim("run") as log:
+        log.append("of.another.library", b"")
     with told_live() as (second, _):
         assert start(agent, tmp_path, checkpoint_every_n=every) == 5
     whole = by_id(exported(tmp_path / "run"))
@@ -576,9 +578,18 @@ def test_when_too_many_records_wait_a_run_has_no_more_spans(
     monkeypatch.setattr(live_spans, "WAITING_MAX", 10)
     ended, taken = threading.Event(), LiveSpans.take
     monkeypatch.setattr(LiveSpans, "take", lambda run, item: ended.wait(60) and taken(run, item))
+
+    @tool
+    def span_here(number: int) -> int:
+        return trace.get_current_span().get_span_context().span_id
+
+    def agent(run: Any) -> list[int]:
+        return [run.call(span_here, number) for number in range(9)]
+
     with told_live() as (told, _):
-        assert start(plain_agent, tmp_path) == 10
+        inside = start(agent, tmp_path)
         ended.set()
+    assert inside[0] != inside[1] and inside[-1] == inside[-2]  # at the end the run's
     assert len(told.spans) < 9
     (said,) = [one.getMessage() for one in caplog.records if "wait for" in one.getMessage()]
     assert said.startswith("run run: 10 records wait for their spans, or no thread can")

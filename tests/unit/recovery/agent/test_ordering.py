@@ -18,7 +18,7 @@ import pytest
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, Run, SyncRun, tool
 from recovery.agent.replay_order import STRICT_WAIT_S, WARN_AFTER_S, ThreadReplayOrder
 from recovery.engine.driver_effects import WaitForTurn
-from recovery.engine.task_state import Blocking, task_blocking, threads_blocking
+from recovery.engine.task_state import Blocking, threads_blocking
 from recovery.errors import DivergenceError, LeftBehindError, StoppedError
 from recovery.testing.simulated.virtual_time import Clock, Loop, bury, virtual_time
 from tests.support.lives import Died, after_death, die_in, disk_store, executed, run
@@ -81,71 +81,7 @@ class DiesError(Exception):
 WAITS_FOR_EVER_S = 1500
 
 
-# -- what coroutines and threads wait for
-
-
-async def held_by(body: Coroutine[Any, Any, Any], ours: Any = ()) -> Blocking:
-    task = asyncio.create_task(body)
-    for _ in range(3):
-        await asyncio.sleep(0)
-    try:
-        return task_blocking(task, ours, {send.tool_spec.function.__code__})  # type: ignore[attr-defined]
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def sleeper() -> None:
-    await asyncio.sleep(9)
-
-
-async def waits_for_tasks(how: str) -> None:
-    tasks = [asyncio.create_task(sleeper()) for _ in range(2)]
-    try:
-        match how:
-            case "task":
-                await tasks[0]
-            case "gather":
-                await asyncio.gather(*tasks)
-            case "group":
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(sleeper())
-            case "timeout":
-                await asyncio.wait_for(asyncio.shield(tasks[0]), 3)
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-async def waits_in(thing: Any) -> None:
-    await thing
-
-
-def test_who_waits_for_a_task_is_as_far_as_that_task() -> None:
-    for how in ("task", "gather", "group"):
-        assert asyncio.run(held_by(waits_for_tasks(how))) is Blocking.ON_REPLAY, how
-
-
-def test_what_goes_on_by_itself_is_told_from_what_waits_for_others() -> None:
-    async def found() -> list[Blocking]:
-        lock, queue = asyncio.Lock(), asyncio.Queue[int]()
-        await lock.acquire()
-        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        never = threading.Event()
-        in_thread = await held_by(asyncio.to_thread(never.wait, 0.2))
-        never.set()
-        return [
-            await held_by(sleeper()),
-            await held_by(waits_for_tasks("timeout")),
-            in_thread,
-            await held_by(waits_in(queue.get())),
-            await held_by(waits_in(lock.acquire())),
-            await held_by(waits_in(asyncio.get_running_loop().create_future())),
-            await held_by(waits_in(mine), {mine}),
-        ]
-
-    moving, shared, held = Blocking.RUNNABLE, Blocking.UNKNOWN, Blocking.ON_REPLAY
-    assert asyncio.run(found()) == [moving, moving, moving, shared, shared, shared, held]
+# -- what threads wait for
 
 
 def test_threads_at_work_are_told_from_idle_ones() -> None:

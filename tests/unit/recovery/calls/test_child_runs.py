@@ -1051,6 +1051,27 @@ def test_whoever_cancels_a_live_run_cancels_its_children_and_theirs() -> None:
     assert executed == {"a begins": 1, "c begins": 1}
 
 
+def test_a_child_that_finds_its_parent_cancelled_begins_no_step() -> None:
+    @tool(after_crash="retry")
+    async def work() -> None:
+        cancel(store, "run")
+        await asyncio.sleep(1)
+
+    async def child(run: Run) -> None:
+        async for _ in run.steps():
+            await run.call(work)
+
+    async def agent(run: Run) -> None:
+        await run.child(child, "task")
+
+    store = CheckpointStore()
+    with pytest.raises(RunCancelledError):
+        run(agent, store)
+    (made,) = children(store, "run")
+    kinds = [event.kind for event in store.run(made.run_id).events()]
+    assert kinds == ["run_started", "step", "call", "outcome", "run_cancelled"]
+
+
 def test_children_that_a_crash_left_open_end_when_the_cancelled_run_is_looked_at() -> None:
     store = CheckpointStore()
     parked_by(store, awaits_stuck)

@@ -33,6 +33,14 @@ async def waits() -> None:
     await asyncio.Event().wait()
 
 
+async def waits_for_a_queue() -> None:
+    await asyncio.Queue[int]().get()
+
+
+async def waits_for_a_task() -> None:
+    await asyncio.create_task(sleeps())
+
+
 async def a_call(inner: Coroutine[Any, Any, Any]) -> None:
     await inner
 
@@ -101,6 +109,8 @@ SEEN: dict[Any, tuple[Any, ...]] = {
     # how it is blocked, what it does, and the lines where it is and where it makes a call
     sleeps: (MOVES, "is_asleep", SLEEP, ""),
     waits: (UNKNOWN, "", WAIT, ""),
+    waits_for_a_queue: (UNKNOWN, "", "await asyncio.Queue[int]().get()", ""),
+    waits_for_a_task: (HELD, "", "await asyncio.create_task(sleeps())", ""),
     calls: (MOVES, "", SLEEP, "await a_call(sleeps())"),
     is_a_call: (MOVES, "", SLEEP, "the task"),
     is_a_sleep: (MOVES, "", "", ""),
