@@ -378,6 +378,7 @@ def test_nothing_is_told_without_its_key(
 ) -> None:
     PLANTED.clear()
     PLANTED[WHO] = WHO
+    sealed._OPENERS.clear()  # of lives that have died in another test, and whose disk says so
     caplog.set_level(1)
     disk, key = SimulatedDisk(), Encryption(bytes(32)) if whose == "store" else None
     world = World(whose, CheckpointStore(LogStore("home", disk, "power", key)))
