@@ -18,10 +18,11 @@ from hypothesis import HealthCheck, settings
 
 import recovery.agent.agent_errors
 import recovery.history.retention
+from recovery.agent.drivers import Drivers
 from recovery.declare.tool import undoable_tools
 from recovery.testing.simulated.virtual_time import Clock, virtual_time
 from recovery.values import codec
-from tests.support.lives import AtOnce, Limited, executed
+from tests.support.lives import AtOnce, Limited, ending, executed
 
 # The seed alone repeats a run, so no example database: it would replay what other runs found.
 settings.register_profile(
@@ -167,6 +168,13 @@ def _types_of_other_tests() -> Iterator[None]:
     yield
     codec.BY_NAME.update(names | codec.BY_NAME)
     codec.BY_TYPE.update(kinds | codec.BY_TYPE)
+
+
+@pytest.fixture(autouse=True)
+def _runs_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that does the same again and again fails: a test that hangs says less."""
+    for name in ("_perform_async", "_perform_sync"):
+        monkeypatch.setattr(Drivers, name, ending(getattr(Drivers, name)))
 
 
 @pytest.fixture
