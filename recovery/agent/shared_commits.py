@@ -119,7 +119,7 @@ class GroupCommit(_Ended):
         others = []
         for share in shares[1:]:
             other = OneCall(partial(self._commit_share, share))
-            wait = other.result
+            wait = other.wait
             with suppress(RuntimeError):  # no more threads can be started: use the existing ones
                 wait = _committers.submit(other).result
             others.append((share, other, wait))

@@ -7,7 +7,7 @@ thread would call that: a side effect whose failure is recorded, or a claim that
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
@@ -20,7 +20,8 @@ class OneCall(Generic[T]):
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._left = [function]
-        self._ended: tuple[T | None, BaseException | None] | None = None
+        self._ended: tuple[T | None, BaseException | None]
+        self._over = threading.Event()
 
     def __call__(self) -> None:
         function = self.taken()
@@ -30,6 +31,7 @@ class OneCall(Generic[T]):
             self._ended = function(), None
         except BaseException as exc:
             self._ended = None, exc
+        self._over.set()
 
     def taken(self) -> Callable[[], T] | None:
         """The function, which no other thread calls from now on; None if one has it already."""
@@ -38,18 +40,20 @@ class OneCall(Generic[T]):
         except IndexError:
             return None
 
+    def wait(self) -> None:
+        """Wait for the thread that makes the call."""
+        self._over.wait()
+
     def result(self) -> T:
-        """What the call returned, or raises what it raised; waits for the thread that makes it."""
-        while self._ended is None:
-            time.sleep(LOOK_S)
+        """What the call returned, or raises what it raised, once it has ended."""
         value, raised = self._ended
         if raised is not None:
             raise raised
         return cast(T, value)
 
     async def ended(self) -> None:
-        """Wait for the thread that makes the call."""
-        while self._ended is None:  # noqa: ASYNC110 - the thread knows of no event loop
+        """``wait`` for async code."""
+        while not self._over.is_set():  # noqa: ASYNC110 - the thread knows of no event loop
             await asyncio.sleep(LOOK_S)
 
 

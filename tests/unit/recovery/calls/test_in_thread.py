@@ -89,10 +89,54 @@ def test_what_another_thread_has_begun_all_the_same_is_waited_for() -> None:
             await in_thread(partial(dict[str, int]().__getitem__, "a"))
 
     asyncio.run(main())
-    call = OneCall(int)
-    call()
-    call()
-    assert call.result() == 0
+
+
+def test_what_another_thread_is_at_is_waited_for() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def waits() -> bool:
+        begun.set()
+        return go_on.wait(30)
+
+    def refuse(call: Callable[[], None]) -> None:
+        threading.Thread(target=call).start()
+        assert begun.wait(30)
+        threading.Timer(0.05, go_on.set).start()
+
+    class Refusing(ThreadPoolExecutor):
+        def submit(self, function: Callable[..., Any], /, *args: Any, **given: Any) -> Any:
+            refuse(partial(function, *args, **given))
+            raise RuntimeError("can't start new thread")
+
+    async def main() -> bool:
+        asyncio.get_running_loop().set_default_executor(Refusing(1))
+        return await in_thread(waits)
+
+    assert asyncio.run(main())
+    begun.clear()
+    go_on.clear()
+    call = OneCall(waits)
+    refuse(call)
+    call.wait()
+    assert call.result()
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_what_an_executor_refuses_is_waited_for_only_if_a_thread_has_it(
+    is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(call: Callable[[], None]) -> None:
+        if is_taken:
+            call()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(asyncio, "to_thread", refuse)
+    if is_taken:
+        assert asyncio.run(in_thread(lambda: 5)) == 5
+    else:
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            asyncio.run(in_thread(lambda: 5))
 
 
 def test_a_run_goes_on_without_its_spans(caplog: pytest.LogCaptureFixture) -> None:
