@@ -401,6 +401,5 @@ class _Source:
         return next(self._chunks, _END)
 
     def _close(self) -> None:
-        # A generator that runs in an abandoned thread ends there with its next chunk.
-        if hasattr(self._value, "close") and not getattr(self._value, "gi_running", False):
+        if hasattr(self._value, "close"):  # one that runs in an abandoned thread refuses
             self._value.close()

@@ -12,6 +12,8 @@ import pytest
 
 from eventlog import RefusedValueError
 from recovery import CheckpointStore, RecoverableAgent, RecoveryError, tool
+from recovery.calls.stream import STATE_SIZE_MAX
+from recovery.values.pack import pack
 
 RUN = "run"
 
@@ -29,6 +31,11 @@ async def words() -> AsyncIterator[str]:
 @tool(after_crash="retry")
 def words_plain() -> Iterator[str]:
     yield from ("a", "b", "c")
+
+
+@tool(after_crash="retry")
+def numbers() -> Iterator[int]:
+    yield from range(1, 10)
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -128,6 +135,26 @@ def test_a_state_that_chunks_change_stops_the_run(
 
     with pytest.raises(RecoveryError, match=r"run\.state was changed while the stream of words"):
         run(agent_plain if plain else agent, store)
+
+
+@pytest.mark.parametrize("chunk", range(1, 9))
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_large_state_is_looked_at_after_every_chunk_whose_number_is_a_power_of_two(
+    chunk: int, more: int
+) -> None:
+    def agent(run: Any) -> None:
+        run.state["x"] = "x" * (STATE_SIZE_MAX - len(pack({"x": "", "n": 0}, "")) - 2 + more)
+        run.state["n"] = 0
+        assert len(pack(run.state, "")) == STATE_SIZE_MAX + more
+        with run.stream(numbers) as stream:
+            for number in stream:
+                run.state["n"] += number == chunk
+
+    if more and chunk not in (1, 2, 4, 8):
+        run(agent, CheckpointStore())
+    else:
+        with pytest.raises(RecoveryError, match=r"run\.state was changed"):
+            run(agent, CheckpointStore())
 
 
 @pytest.mark.parametrize("where", ["before", "after", "beside"])

@@ -67,7 +67,21 @@ async def opened(text: str = "to be or") -> Any:
     return words_async(text)
 
 
-SOURCES = [words, words_async, listed, opened]
+class Plain:
+    """Chunks that nobody can close."""
+
+    def __init__(self, text: str) -> None:
+        self._words = words(text)
+
+    def __iter__(self) -> Iterator[str]:
+        return self._words.__iter__()
+
+
+def unclosable(text: str = "to be or") -> Any:
+    return Plain(text)
+
+
+SOURCES = [words, words_async, listed, opened, unclosable]
 Reader = Callable[..., Any]
 
 
@@ -211,6 +225,19 @@ def test_a_resolved_outcome_of_any_kind_is_streamed(reader):
     assert seen == ["a", {"n": 1}]
 
 
+def test_what_a_hook_finds_of_a_stream_is_streamed(reader):
+    @tool(reconcile=lambda call: Resolution.outcome("found"))
+    def source() -> Iterator[str]:
+        yield "a"
+        raise Died
+
+    store = CheckpointStore()
+    with pytest.raises(Died):
+        start(reader((source,)), store)
+    assert start(reader((source,)), store) == ["found"]
+    assert seen == ["a", "found"]
+
+
 def test_the_intent_is_durable_before_the_generator_begins(tmp_path):
     def source() -> Iterator[str]:
         with CheckpointStore(tmp_path).backend.read("run") as log:  # type: ignore[union-attr]
@@ -274,20 +301,21 @@ def test_a_chunk_that_cannot_be_carried_is_named(reader):
 # -- retries and timeouts
 
 
-def test_a_stream_is_tried_again_until_a_chunk_has_gone_out(reader):
+@pytest.mark.parametrize(("attempts", "failures"), [(2, 1), (5, 2)])
+def test_a_stream_is_tried_again_until_a_chunk_has_gone_out(reader, attempts, failures):
     tries: list[int] = []
 
-    @tool(retry=Retry(attempts=5, delay_s=0))
+    @tool(retry=Retry(attempts, delay_s=0))
     def source() -> Iterator[str]:
         tries.append(1)
-        if len(tries) < 3:
+        if len(tries) <= failures:
             raise ConnectionError("no line")
         yield "a"
         raise ConnectionError("cut")
 
     with pytest.raises(RunFailedError, match="cut"):
         start(reader((source,)))
-    assert (len(tries), seen) == (3, ["a"])
+    assert (len(tries), seen) == (failures + 1, ["a"])
 
 
 def test_which_errors_count_is_for_the_retry_to_say(reader):
@@ -336,6 +364,21 @@ def test_leaving_a_block_early_records_what_was_received(reader, source, block):
     assert seen == ["to ", "be ", "to be "]
     assert did[:2] == ["to", "be"]
     assert len(did) == 2
+
+
+def test_an_error_of_the_consumer_in_a_block_is_none_of_the_call():
+    async def agent(run: Run) -> Any:
+        with pytest.raises(ValueError, match="of the consumer"):
+            async with run.stream(words_async) as stream:
+                raise ValueError(f"of the consumer, after {await anext(stream)}")
+        return stream.result
+
+    def plain_agent(run: SyncRun) -> Any:
+        with pytest.raises(ValueError, match="of the consumer"), run.stream(words) as stream:
+            raise ValueError(f"of the consumer, after {next(stream)}")
+        return stream.result
+
+    assert [start(one) for one in (agent, plain_agent)] == ["to "] * 2
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -647,6 +690,22 @@ def test_a_chunk_that_comes_after_the_agent_has_ended_keeps_nobody_waiting(kind:
         start(plain_agent if "plain" in kind else agent, recoveries=0)
     # Else it was waited for in vain, until patience was at its end.
     assert execution_of(runs[0]).in_flight == 0
+
+
+def test_a_stream_that_a_task_still_reads_when_the_agent_has_ended_is_read_to_its_end():
+    async def agent(run: Run) -> Any:
+        async def read() -> None:
+            async for chunk in run.stream(words_async):
+                seen.append(chunk)
+                await asyncio.sleep(0.01)
+
+        left.append(asyncio.ensure_future(read()))
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    left: list[Any] = []
+    start(agent)
+    assert seen == ["to ", "be ", "or "]
 
 
 @pytest.mark.parametrize("fails", [False, True])
