@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, assert_never
 
 from eventlog import Packed
@@ -11,11 +10,8 @@ from recovery.engine.execution import Execution
 from recovery.errors import ToolError
 from recovery.journal.events import CallFailed, CallResolved, CallReturned
 from recovery.replay.call_view import CallOutcome, Failure
-from recovery.text import SEALED_TEXT
 from recovery.values.pack import pack, unpack
 from recovery.values.sealed import Sealed, is_forgotten
-
-_logger = logging.getLogger("recovery")
 
 
 def serve(run: Execution, spec: ToolSpec, call: int, outcome: CallOutcome) -> Any:
@@ -42,16 +38,6 @@ def serve(run: Execution, spec: ToolSpec, call: int, outcome: CallOutcome) -> An
             from recovery.journal.rebuilt_errors import rebuilt  # noqa: PLC0415 - only where a call has failed
 
             exc = rebuilt(failed, spec.raises, run.rules, outcome.cause)
-            if outcome.cause is None:
-                # Nowhere in the exception: what the agent does with it is to be the same again.
-                _logger.debug(
-                    "run %s: call %d (%s) raises what LSN %d has:\n%s",
-                    run.run_id,
-                    call,
-                    spec.name,
-                    outcome.lsn,
-                    SEALED_TEXT if keys else failed.traceback,
-                )
         case CallResolved(value=reason):
             packed = reason if type(reason) is Packed else pack(reason, "reason")
             reason = unpack(packed)

@@ -997,21 +997,75 @@ def test_exports_hold_what_the_log_holds(tmp_path: Path) -> None:
         assert not [one for one in SECRETS if one.encode() in ended.stdout + ended.stderr]
 
 
-def test_a_resolved_call_is_sealed_with_what_a_person_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [Resolution.outcome, Resolution.fail])
+def test_a_resolved_call_is_sealed_with_what_a_person_says(tmp_path: Path, how: Any) -> None:
     @tool(subject="who")
     def send(who: str) -> str:
         made.append("send")
         raise KeyboardInterrupt
 
-    mine = agent_of(tmp_path, lambda run: send(WHO))
+    def agent(run: Any) -> str:
+        try:
+            said = send(WHO)
+        except ToolError as exc:
+            said = exc.message
+        run.messages.append({"role": "tool", "content": said})
+        if "stop" not in made:
+            made.append("stop")
+            raise KeyboardInterrupt
+        return str(said)
+
+    mine = agent_of(tmp_path, agent)
     with pytest.raises(KeyboardInterrupt):
         mine.run_with_recovery_sync("task", "run")
     with pytest.raises(InDoubtError) as caught:
         mine.run_with_recovery_sync("task", "run")
     assert WHO not in str(caught.value)
-    mine.run("run").resolve(caught.value.calls[0], Resolution.outcome(FOUND))
+    mine.run("run").resolve(caught.value.calls[0], how(FOUND))
+    with pytest.raises(KeyboardInterrupt):
+        mine.run_with_recovery_sync("task", "run")
+    shutil.copytree(tmp_path, tmp_path / "copy")
     assert mine.run_with_recovery_sync("task", "run")["result"] == FOUND
     assert leaks(tmp_path) == []
+    CheckpointStore(tmp_path / "copy").forget(WHO)
+    with pytest.raises(ForgottenError, match="outcome of call 2"):
+        run(tmp_path / "copy", agent)
+    assert run(tmp_path / "copy", agent, on_forgotten="serve").startswith("<forgotten, ")
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("told", ["result", "error", "chunk"])
+def test_what_an_agent_is_told_is_known_again_when_it_is_replayed_too(
+    tmp_path: Path, told: str, is_late: bool
+) -> None:
+    text = "5ecret-15-bytes"  # packed it has as many bytes as it takes to be known again
+
+    @tool(subject="who", after_crash="retry")
+    def tells(who: str) -> str | Iterator[str]:
+        if told == "error":
+            raise ValueError(text)
+        return iter([text]) if told == "chunk" else text
+
+    def agent(run: Any) -> None:
+        if told == "chunk":
+            for said in run.stream(tells, WHO):
+                raise ConnectionError(f"about {said}")
+        try:
+            said = tells(WHO)
+        except ValueError as exc:
+            said = str(exc)
+        if is_late and "stop" not in made:
+            made.append("stop")
+            raise KeyboardInterrupt
+        run.messages.append(said)
+        raise ConnectionError(f"about {said}")
+
+    if is_late and told != "chunk":
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, agent)
+    with pytest.raises(ConnectionError, match=text):
+        run(tmp_path, agent, max_recoveries=0)
+    assert text.encode() not in text_of(tmp_path)
 
 
 def test_an_approval_shows_the_arguments_and_leaves_none_on_disk(tmp_path: Path) -> None:
