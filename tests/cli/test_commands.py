@@ -1,4 +1,4 @@
-"""What holds for every command that is registered, in either tool; and their golden outputs."""
+"""What holds for every command that is registered, in either tool."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import LOGS, MISSING, How, how, registered
-from tests.cli.golden import names, outputs
 from tests.cli.harness import (
-    GOLDEN,
     RUNS,
     SGR,
     Done,
@@ -20,7 +18,6 @@ from tests.cli.harness import (
     call,
     columns,
     environment,
-    golden,
     neutral,
     raw,
 )
@@ -69,15 +66,6 @@ def args_of(command: str, run: str) -> tuple[How, str, list[str]]:
     """How to call it, the tool, and the words behind the tool's name."""
     tool, *words = command.split()
     return how(command), tool, [*words, *how(command).args(run)]
-
-
-@pytest.mark.parametrize("name", sorted(names()))
-def test_output_is_golden(name: str) -> None:
-    golden(name, outputs(*names()[name]))
-
-
-def test_no_golden_output_is_left_over() -> None:
-    assert {path.stem for path in GOLDEN.iterdir()} == set(names())
 
 
 @pytest.mark.parametrize("command", ["logdump", "recovery", *COMMANDS])
@@ -195,13 +183,6 @@ def test_every_golden_run_is_a_log_or_said_to_be_none(store: Path) -> None:
         "torn": 1,
         "unsupported": 32,
     }
-
-
-def test_a_difference_is_shown() -> None:
-    name = "logdump-verify"
-    found = (GOLDEN / f"{name}.txt").read_text().replace("sound", "fine", 1)
-    with pytest.raises(AssertionError, match=r"(?s)\n-cancelled: sound.*\n\+cancelled: fine"):
-        golden(name, found)
 
 
 def test_what_is_raw_is_found() -> None:

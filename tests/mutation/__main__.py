@@ -47,8 +47,10 @@ SUITE = [
     "unit/eventlog/**/test_*.py",
     "unit/recovery/**/test_*.py",
     "unit/integrations/otel/test_*.py",
+    "unit/logdump/test_*.py",
     "unit/testing/test_replay.py",
     "contract/**/test_*.py",
+    "cli/screens/test_golden.py",
     "cli/test_deciding.py",
     "cli/test_repair.py",
     "cli/test_verify.py",
@@ -56,6 +58,7 @@ SUITE = [
     "model/test_programs.py",
     "conformance/test_stores.py",
     "docs/test_guarantees.py",
+    "fuzz/test_corpus.py",
 ]
 
 
