@@ -42,6 +42,11 @@ class Damage:
     what: str
     snapshot: bool = False
 
+    @classmethod
+    def of_records(cls, first_lsn: int, last_lsn: int, what: str) -> Damage:
+        """Records that are lost, or make no sense, wherever they were. ``what``: why, in words."""
+        return cls(0, 0, 0, first_lsn, last_lsn, what)
+
     @property
     def lost(self) -> int:
         """How many records are lost."""

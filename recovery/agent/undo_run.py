@@ -85,7 +85,7 @@ def undoing(store: Store, run_id: str) -> tuple[list[RecordedCall], list[Recorde
         for record in reader.records(1, on_damage=lost.append):
             event = decode_shallow(record)
             if isinstance(event, RecordsLost) and event.last and not event.snapshot:
-                lost.append(Damage(0, 0, 0, record.lsn, event.last, "lost before a repair"))
+                lost.append(Damage.of_records(record.lsn, event.last, "lost before a repair"))
             if isinstance(event, RunStarted) and (origin := ForkedFrom.of(event)):
                 plan.forked, plan.base = origin.until, origin.base
             if isinstance(event, CallReturned):

@@ -156,7 +156,7 @@ class Inbox:
             return
         if not is_message(record):
             what = f"record {record.lsn} is no message, but {record.kind!r}: files of another log"
-            raise self._lost(Damage(0, 0, 0, record.lsn, record.lsn, what))
+            raise self._lost(Damage.of_records(record.lsn, record.lsn, what))
         sent, last = Message.of(record), self._run.log.last_lsn
         if sent.run_lsn > last:
             raise lost_log(self._run.run_id, sent.run_lsn, last)
@@ -193,7 +193,7 @@ class Inbox:
         assert self._reader is not None
         record = self._reader.fetch({lsn}).get(lsn)
         if record is None:
-            raise self._lost(Damage(0, 0, 0, lsn, lsn, "a signal cannot be read again"))
+            raise self._lost(Damage.of_records(lsn, lsn, "a signal cannot be read again"))
         return record
 
     def _lost(self, damage: Damage) -> DamagedRunError:

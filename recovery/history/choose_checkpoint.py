@@ -146,4 +146,4 @@ def beginning_gone(log: LogRecords, broken: list[str]) -> Damage:
     """The damage of a run whose first checkpoint is not sound: retention has removed the rest."""
     reasons = f" ({'; '.join(broken)})" if broken else ""
     what = f"removed by retention, and no checkpoint behind them is sound{reasons}"
-    return Damage(0, 0, 0, 1, log.oldest_lsn - 1, what)
+    return Damage.of_records(1, log.oldest_lsn - 1, what)

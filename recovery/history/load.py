@@ -166,7 +166,7 @@ def packed_of_ref(values: RecordedValues, run_id: str, item: Ref | CompositeMess
         return resolve(values, [item])[0][0]
     except (KeyError, IndexError, TypeError, ValueError) as exc:
         lsn = getattr(exc, "lsn", min(item.lsns))
-        lost = Damage(0, 0, 0, lsn, lsn, "holds a message that a later record refers to")
+        lost = Damage.of_records(lsn, lsn, "holds a message that a later record refers to")
         raise DamagedRunError(run_id, [lost]) from None
 
 
@@ -178,8 +178,8 @@ def value_of_ref(values: RecordedValues, run_id: str, item: Ref | CompositeMessa
     except UnreadableValueError as exc:
         raise exc.at(min(item.lsns)) from exc.__cause__
     except ValueError as exc:
-        lost = Damage(0, 0, len(packed), min(item.lsns), min(item.lsns), str(exc))
-        raise DamagedRunError(run_id, [lost]) from None
+        lsn = min(item.lsns)
+        raise DamagedRunError(run_id, [Damage.of_records(lsn, lsn, str(exc))]) from None
 
 
 def load(log: LogRecords, run_id: str, approvers: Signatures | None = None) -> History:
@@ -259,7 +259,7 @@ def unrepaired(losses: LostRecords, started: RunStarted | None) -> list[Damage]:
     if not lost and started is None:
         # It says what the task was, and makes the idempotency keys of all calls.
         lost, what = losses.gaps[:1], "lost, and with them the record with which the run began"
-    return [Damage(0, 0, 0, gap.first, gap.last, what) for gap in lost]
+    return [Damage.of_records(gap.first, gap.last, what) for gap in lost]
 
 
 def items_of(prologue: Iterable[Record]) -> list[Item]:
@@ -288,7 +288,7 @@ def items_from(
             if item[1].last and (repaired or item[1].snapshot):
                 yield item
             elif item[1].last:
-                on_damage(Damage(0, 0, 0, record.lsn, item[1].last, "lost before a repair"))
+                on_damage(Damage.of_records(record.lsn, item[1].last, "lost before a repair"))
 
 
 def decoded(
@@ -302,7 +302,7 @@ def _item(record: Record, lost: list[Damage]) -> list[Item]:
     try:
         event = decode(record)
     except ValueError as exc:
-        lost.append(Damage(0, 0, len(record.packed), record.lsn, record.lsn, str(exc)))
+        lost.append(Damage.of_records(record.lsn, record.lsn, str(exc)))
         return []
     return [] if event is None else [(record, event)]
 

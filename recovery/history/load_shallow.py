@@ -199,7 +199,7 @@ def shallow_events(records: Iterable[Record], lost: list[Damage]) -> Iterator[En
         try:
             event = decode_shallow(record)
         except ValueError as exc:
-            lost.append(Damage(0, 0, len(record.packed), record.lsn, record.lsn, str(exc)))
+            lost.append(Damage.of_records(record.lsn, record.lsn, str(exc)))
             continue
         if event is not None:
             yield record.lsn, record.time_ns, event

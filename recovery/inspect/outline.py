@@ -289,7 +289,7 @@ class _OutlineBuilder:
         try:
             items = split_list(event.new) if type(event.new) is Packed else []
         except ValueError as exc:
-            outline.damage.append(Damage(0, 0, len(event.new), lsn, lsn, str(exc)))
+            outline.damage.append(Damage.of_records(lsn, lsn, str(exc)))
             return length
         change = MessageChange(
             lsn,

@@ -166,7 +166,7 @@ class EventReader:
         try:
             event = decode_shallow(item)
         except ValueError as exc:
-            return self._damaged(Damage(0, 0, len(item.packed), item.lsn, item.lsn, str(exc)))
+            return self._damaged(Damage.of_records(item.lsn, item.lsn, str(exc)))
         if event is None:
             return self._event(item.kind, item.lsn, item.time_ns, None, {"_recorded": item})
         self.tally.observe(item.lsn, item.time_ns, event)

@@ -70,7 +70,7 @@ class ForkedFrom:
                 f"executed. store.run({self.run_id!r}).fork with the same arguments finishes it."
             )
         what = f"the checkpoint with which the fork began: {broken[0]}"
-        raise DamagedRunError(run_id, [Damage(0, 0, 0, self.base, self.base, what)])
+        raise DamagedRunError(run_id, [Damage.of_records(self.base, self.base, what)])
 
 
 _NOTHING = ForkedFrom("", "", 0, 0)

@@ -190,7 +190,7 @@ class Thread:
             if record.lsn == lsn:
                 break
             raise StaleError  # another process has pruned the thread
-        raise DamagedError(self._path(), Damage(0, 0, 0, lsn, lsn, "the record cannot be read"))
+        raise DamagedError(self._path(), Damage.of_records(lsn, lsn, "the record cannot be read"))
 
     def served(self, ns: str, id: str) -> None:
         """This saver has given out, or written, a checkpoint: writers continue from it."""

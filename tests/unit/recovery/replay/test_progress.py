@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 import recovery.agent.recoverable
 import recovery.inspect.follow
 import recovery.inspect.run_event
+from eventlog import Packed
 from eventlog.format.names import segment_name
 from eventlog.testing import SimulatedDisk
 from recovery import (
@@ -29,14 +30,21 @@ from recovery import (
     Resolution,
     Run,
     SyncRun,
+    register,
     tool,
 )
 from recovery.control.resolve import resolve
-from recovery.errors import RunFailedError
+from recovery.errors import DamagedRunError, RunFailedError, UnreadableValueError
 from recovery.inspect.follow import Until, events
 from recovery.inspect.run_event import EventReader
+from recovery.journal.encoding import encode
+from recovery.journal.events import CallReturned, MessagesChanged
 from recovery.replay.progress import ProgressTally
 from recovery.reports import RunEvent
+from recovery.values import codec
+from recovery.values.backrefs import CompositeMessage
+from recovery.values.pack import pack
+from recovery.values.types import Ref
 from tests.support.lives import Died, Disk
 
 
@@ -405,9 +413,29 @@ def test_a_message_that_is_lost_is_an_error_where_it_is_asked_for() -> None:
     content = store.backend.disk.directories["home/run"][segment_name(1)].content
     content[bytes(content).index(look(3).encode())] ^= 1
     message = next(e for e in everything(store) if e.kind == "messages" and e.step == 3)
-    with pytest.raises(recovery.errors.DamagedRunError, match=f"LSN {outcome.lsn}"):
+    with pytest.raises(DamagedRunError, match=f"LSN {outcome.lsn}"):
         _ = message.value
     assert str(message).endswith("records are damaged.")
+
+
+def test_a_message_that_cannot_be_read_names_the_record_that_holds_it() -> None:
+    kind: Any = register(make_dataclass("Place", ["name"]), name="a place that is gone")
+    place = Packed(pack(kind("x" * 99), ""))
+    del codec.BY_NAME["a place that is gone"]
+    store = CheckpointStore()
+    with store.claim("run") as log:
+        for value in ("ahead", place):
+            lsn = log.append(*encode(CallReturned(1, value)))
+        for message in (Ref(lsn), CompositeMessage(((lsn, 40, 99),))):
+            log.append(*encode(MessagesChanged(0, 0, [message])))
+    *_, of_gone_type, cut_short = everything(store)
+    with pytest.raises(UnreadableValueError, match="'a place that is gone'") as unreadable:
+        _ = of_gone_type.value
+    assert unreadable.value.lsn == lsn
+    with pytest.raises(DamagedRunError, match=f"LSN {lsn} lost") as senseless:
+        _ = cut_short.value
+    assert str(senseless.value.damage[0]).endswith(f"; LSN {lsn} lost")
+    assert str(senseless.value.damage[0])[:8] != "segment "  # nobody knows where it was
 
 
 def test_kinds_of_other_writers_and_of_later_versions_are_passed_on() -> None:
