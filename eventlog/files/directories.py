@@ -47,22 +47,21 @@ def closing(fd: int) -> Iterator[int]:
 
 def opened_in(fd: int, name: str, path: str) -> int:
     """Opens the directory of this name in an open one; ``path`` is for error messages."""
-    try:
-        with NamedErrors(path):
+    with NamedErrors(path):
+        try:
             return os.open(name, NO_LINK, dir_fd=fd)
-    except OSError as exc:
-        if exc.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(fd, name):
-            raise LogError(
-                f"{path}: {name!r} is a symbolic link, which may lead out of the store: it is not "
-                "followed. Nothing was read or written there. Put the directory in its place."
-            ) from None
-        raise
+        except OSError as exc:
+            if exc.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(fd, name):
+                raise LogError(
+                    f"{path}: {name!r} is a symbolic link, which may lead out of the store: it is "
+                    "not followed. Nothing was read or written there. Put the directory in its "
+                    "place."
+                ) from None
+            raise
 
 
 def _is_link(fd: int, name: str) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
-    return False
+    return stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
 
 
 def is_anothers(fd: int, path: str, name: str) -> bool:

@@ -281,12 +281,10 @@ class OSDirectory:
             return ""
         here = self._held()
         for name in self.names():
-            try:
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 file = os.stat(name, dir_fd=here.number, follow_symlinks=False)
-            except FileNotFoundError:  # removed meanwhile
-                continue
-            if stat.S_ISREG(file.st_mode) and file.st_mode & stat.S_IWOTH:
-                return f"{name!r} has mode {stat.S_IMODE(file.st_mode):04o}"
+                if stat.S_ISREG(file.st_mode) and file.st_mode & stat.S_IWOTH:
+                    return f"{name!r} has mode {stat.S_IMODE(file.st_mode):04o}"
         return ""
 
     def close(self) -> None:

@@ -301,6 +301,15 @@ def test_the_file_system_of_a_directory_has_a_name(tmp_path: Path) -> None:
         assert found.kind == ""
 
 
+def test_where_the_system_lists_no_mounts_the_file_system_is_not_known(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = OSFiles().make_directory(path)
+    monkeypatch.setattr("builtins.open", Mock(side_effect=FileNotFoundError))
+    assert (directory.mount_id(), OSFiles().mount(directory)) == ("", Mount(""))
+    directory.close()
+
+
 def test_what_ctrl_c_has_kept_from_being_opened_closes_in_silence() -> None:
     for half_made in (OSFile.__new__(OSFile), OSDirectory.__new__(OSDirectory)):
         half_made.close()
