@@ -7,7 +7,7 @@ import contextvars
 import io
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import make_dataclass
 from typing import Any
 from unittest.mock import Mock
@@ -18,7 +18,7 @@ import recovery.history.retention
 import recovery.history.write_full_checkpoint
 from eventlog import EventLog, LogReader, LogRecords, ReadableLog, Snapshot
 from eventlog.dump import verify
-from eventlog.format.frame import SNAPSHOT, Frame
+from eventlog.format.frame import ALIGNMENT, SNAPSHOT, Frame
 from eventlog.repair import repair
 from eventlog.testing import SimulatedDisk
 from eventlog.transfer import export, import_
@@ -39,8 +39,11 @@ from recovery.control.relatives import children, lineage, parent
 from recovery.control.resolve import resolve
 from recovery.errors import DamagedRunError, RunFailedError
 from recovery.graph import Graph, GraphExecutor
+from recovery.history.load import load
+from recovery.history.load_shallow import load_shallow
 from recovery.history.restore_checkpoint import BrokenCheckpointError, checkpoints_in, restore
-from recovery.history.retention import Kept, Retention, first_needed
+from recovery.history.retention import Kept, Pruning, Retention, first_needed
+from recovery.history.write_checkpoint import CheckpointWriter
 from recovery.inspect.compare import compare
 from recovery.inspect.follow import events
 from recovery.inspect.status import status
@@ -352,10 +355,10 @@ def restorable(log: LogRecords, snapshot: Snapshot) -> bool:
 
 
 def harm(store: CheckpointStore, wanted: Callable[[Frame], bool]) -> None:
-    """Flip a bit in the payload of each snapshot that is wanted."""
+    """Flip a bit in the payload of each frame that is wanted."""
     assert isinstance(store.backend, Small)
     for name, frame in frames(store.backend.disk):
-        if frame.kind == SNAPSHOT and wanted(frame):
+        if wanted(frame):
             file: Any = store.backend.disk.directories[f"runs/{RUN}"][name]
             file.content[frame.payload_offset + 40] ^= 1
 
@@ -363,7 +366,7 @@ def harm(store: CheckpointStore, wanted: Callable[[Frame], bool]) -> None:
 @pytest.mark.usefixtures("at_once", "fresh")
 def test_a_run_whose_checkpoints_are_all_lost_is_damaged_and_not_begun_anew() -> None:
     store = pruned(200, windowed(200, dies_at(190)))
-    harm(store, lambda frame: True)
+    harm(store, lambda frame: frame.kind == SNAPSHOT)
     before = executed.copy()
     with pytest.raises(DamagedRunError, match="removed by retention, and no checkpoint") as caught:
         RecoverableAgent(windowed(300), store).run_with_recovery_sync("task", RUN)
@@ -376,8 +379,15 @@ def test_a_run_whose_checkpoints_are_all_lost_is_damaged_and_not_begun_anew() ->
 
 
 @pytest.mark.usefixtures("at_once", "fresh")
-def test_nothing_goes_while_the_checkpoint_that_is_to_stay_is_not_sound() -> None:
-    """Two generations are there, and what the newer one has in common is lost: the older stays."""
+@pytest.mark.parametrize("portion", [0, 1])
+def test_nothing_goes_while_the_checkpoint_that_is_to_stay_is_not_sound(
+    portion: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two generations are there, and what the newer one has in common is lost: the older stays.
+
+    The first portion has the records of the code before the first step, the next ones the rest.
+    """
+    monkeypatch.setattr(recovery.history.write_full_checkpoint, "PORTION_SIZE", 500)
     store = pruned(200)
     with reader(store) as log:
         newest, older = (
@@ -387,7 +397,7 @@ def test_nothing_goes_while_the_checkpoint_that_is_to_stay_is_not_sound() -> Non
         assert older < newest == needed(log, 1, 1)
         assert older == needed(log, 3, 2) == needed(log, 1, 2)
         assert needed(log, 1000, 1) == 0
-    harm(store, lambda frame: frame.lsn == newest)
+    harm(store, lambda frame: frame.lsn == newest + portion)
     with reader(store) as log:
         assert needed(log, 1, 1) == older
         assert needed(log, 3, 2) == 0
@@ -429,6 +439,54 @@ def test_a_checkpoint_that_a_task_has_outlived_does_not_count() -> None:
         assert 0 < needed(log, 1, 1) <= first
         log.append(*encode(CallIntended(step_scope(1), "late", "", b"", 1, "retry", None, 0)))
         assert needed(log, 1, 1) == 0
+
+
+@pytest.mark.usefixtures("at_once", "fresh")
+def test_what_a_task_of_an_earlier_step_records_meanwhile_keeps_what_it_needs() -> None:
+    store = pruned(200)
+    assert isinstance(store.backend, Small)
+    oldest = store.backend.oldest()
+
+    class Meanwhile(nullcontext[None]):
+        def __enter__(self) -> None:
+            log.append(*encode(late))
+
+    with store.claim(RUN) as log:
+        restored = restore(log.fetch, next(checkpoints_in(log)))
+        first, step, _ = first_needed(log, Retention(1, 1))
+        assert first > oldest
+        late = CallIntended(step_scope(step), "late", "", b"", 1, "retry", None, 0)
+        pruning = Pruning(
+            log, CheckpointWriter(log, restored), Retention(1, 1), lambda: store.backend.read(RUN)
+        )
+        pruning.prune(Meanwhile())
+        pruning.check(late)  # it is not refused
+    assert store.backend.oldest() == oldest
+
+
+@pytest.mark.usefixtures("at_once", "fresh")
+def test_nothing_goes_from_a_run_that_has_lost_records_and_they_are_named_once() -> None:
+    """Also if a task has outlived the newest checkpoint, so that its records are read again."""
+    store = pruned(200, windowed(200, dies_at(199)))
+    with store.claim(RUN) as log:
+        lost, newest = log.last_lsn - 1, next(checkpoints_in(log))
+        step = restore(log.fetch, newest).step
+    assert isinstance(store.backend, Small)
+    for name, frame in frames(store.backend.disk):
+        if frame.lsn > newest.lsn and frame.payload_end % ALIGNMENT:
+            file: Any = store.backend.disk.directories[f"runs/{RUN}"][name]
+            file.content[frame.payload_end] ^= 1  # padding: no record is lost
+    with reader(store) as log:
+        assert needed(log, 1, 1) > 0
+    harm(store, lambda frame: frame.lsn == lost)
+    with store.claim(RUN) as log:
+        with pytest.raises(ValueError, match=f"damaged log: .*LSN {lost} lost"):
+            needed(log, 1, 1)
+        log.append(*encode(CallIntended(step_scope(step - 1), "", "", b"", 1, "retry", None, 0)))
+        with pytest.raises(DamagedRunError) as caught:
+            load(log, RUN)
+        for damage in caught.value.damage, load_shallow(log, RUN).lost:
+            assert [one.first_lsn for one in damage] == [lost]
 
 
 # -- others of a run
@@ -800,7 +858,13 @@ def test_to_find_what_may_go_takes_one_restore_for_each_generation(
         assert first_needed(log, Retention(3, 2))[0] == 0
         assert first_needed(log, Retention(3, 1))[0] == 1
     assert len(restored) == 1 + 2
-    # Where there is one generation, nobody looks.
+    # Somebody looks once a generation, and where there is one, nobody.
+    module = recovery.history.write_full_checkpoint
+    write = Mock(side_effect=module.write_full_checkpoint)
+    monkeypatch.setattr(module, "write_full_checkpoint", write)
+    run_sync(windowed(200), CheckpointStore(Small(), retention="prune_old"), checkpoint_every_n=1)
+    assert len(looked) == write.call_count > 2
+    looked.clear()
     store = CheckpointStore(Small(), retention="prune_old")
     run_sync(windowed(6), store, checkpoint_every_n=1)
     assert looked == [] and len(store.run(RUN).checkpoints()) == 5
