@@ -11,6 +11,7 @@ import itertools
 import logging
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -18,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventlog import Damage, EventLog, LogError, LogLockedError, Packed, Record
-from eventlog.dump import NOT_A_LOG, TORN, verify
+from eventlog.dump import BAD_SNAPSHOT, NOT_A_LOG, TORN, Finding, verify
 from eventlog.errors import UnsupportedFormatError
-from eventlog.format.frame import SNAPSHOT
-from eventlog.repair import LOST, REPAIRED, RepairPlan, plan, repair
+from eventlog.format.frame import HEADER_SIZE, SNAPSHOT, decode_segment_header
+from eventlog.repair import LOST, REPAIRED, Loss, RepairPlan, plan, planning, repair
 from eventlog.testing import Crash, SimulatedDisk
 from eventlog.testing.disk import _OpenFile
 from tests.property.histories import PROGRAM, SMALL, Action, History, actions
@@ -250,6 +251,73 @@ def test_a_damaged_snapshot_costs_itself() -> None:
     assert done is not None and [(loss.first_lsn, loss.snapshot) for loss in done.lost] == [
         (2, True)
     ]
+
+
+def test_a_plan_and_what_was_done_are_said_in_lines() -> None:
+    log = Log(closed(PROGRAM))
+    disk = log.disk(two_faults(log))
+    with EventLog.read("log", files=disk) as reader:
+        planned = plan(reader)
+    lines = str(planned).splitlines()
+    assert lines == [
+        "log: 10 records kept, 5 lost",
+        "  00000001.seg is missing: LSN 1-4 lost",
+        "  record fails its CRC: LSN 8 lost",
+        "  00000001.seg will be made: 0 records kept, LSN 1-4 marked as lost",
+        "  00000004.seg will be made anew: 4 records kept, LSN 8 marked as lost",
+        "  the log as it was: log.~1~",
+    ]
+    made = replace(planned.segments[0], missing=False, kept=7, lost=())
+    note = replace(planned.findings[0], bit=0)
+    more = replace(
+        planned, segments=(made,), findings=(note,), torn_size=9, unfinished=(Loss(3, 5),)
+    )
+    assert str(more).splitlines() == [
+        "log: 10 records kept, 3 lost",
+        "  00000001.seg will be made anew: 7 records kept",
+        "  marked as lost by a repair that was interrupted: LSN 3-5",
+        "  9 bytes of torn tail, never acknowledged, cut off",
+        lines[-1],
+    ]
+    assert str(repair("log", files=disk)) == str(planned).replace("will be", "was")
+    assert str(repair("log", files=disk)) == "log: nothing to repair"
+
+
+def test_more_lost_records_than_there_can_be_are_not_made_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log(closed(PROGRAM))
+    disk = log.disk(two_faults(log))  # five are lost
+    with EventLog.read("log", files=disk) as reader:
+        monkeypatch.setattr(planning, "LOST_MAX", 5)
+        assert plan(reader).lost_count == 5
+        monkeypatch.setattr(planning, "LOST_MAX", 4)
+        with pytest.raises(LogError, match=r"lost 5 records.* Nothing was changed"):
+            plan(reader)
+
+
+def test_a_first_segment_that_says_it_is_not_the_first_was_forged() -> None:
+    log = Log(closed(SMALL))
+    first = log.segment_names()[0]
+    header = decode_segment_header(log.files[first])
+    assert header is not None
+    forged = replace(header, first_lsn=2).encode() + log.files[first][HEADER_SIZE:]
+    disk = log.disk({**log.files, first: forged})
+    with pytest.raises(LogError, match="begins at LSN 2, and nothing comes before it"):
+        repair("log", files=disk)
+
+
+def test_a_log_that_is_still_damaged_afterwards_is_not_called_repaired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a disk that reads something else each time."""
+    log, files = damaged()
+    again = Finding(BAD_SNAPSHOT, 1, 64, 8, 1, 0, "bad again")
+    monkeypatch.setattr("eventlog.repair.examine", lambda *args: [again])
+    with pytest.raises(
+        LogError, match=r"still damaged .*: bad again\. .*in log\.~1~; move it back"
+    ):
+        repair("log", files=log.disk(files))
 
 
 def test_what_is_of_another_log_is_refused_and_not_touched() -> None:

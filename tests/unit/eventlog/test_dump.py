@@ -367,8 +367,11 @@ def test_segment_that_vanishes_meanwhile_is_bit_4(disk, monkeypatch) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr(reader, "_load", gone)
-    (finding,) = verify(reader)
-    assert finding.bit == MISSING and "vanished" in finding.text
+    flip(disk, 20)  # the header
+    header, finding = verify(reader)
+    assert (header.bit, header.next_frame) == (DAMAGED, 0)
+    vanished = "00000001.seg vanished while it was being read"
+    assert finding == Finding(MISSING, 1, 0, 0, 1, 0, vanished)
 
 
 def test_no_segment_left_is_bit_4(disk) -> None:
@@ -473,8 +476,13 @@ def test_damaged_footer_of_a_sealed_segment_is_bit_2_and_loses_nothing(rolled) -
         assert finding.bit == DAMAGED and "footer" in finding.text
         assert totals(rolled).records == 19
         flip(rolled, offset)
+    last_but_one = max(EventLog.read("log", files=rolled).listing.numbers()) - 1
     del content(rolled, 1)[footer.offset :]
-    assert bits(rolled) == DAMAGED
+    del content(rolled, last_but_one)[frames(rolled, last_but_one)[-1].offset :]
+    assert [(one.bit, one.segment) for one in found(rolled)] == [
+        (DAMAGED, 1),
+        (DAMAGED, last_but_one),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -386,6 +387,10 @@ def test_a_held_record_is_written_with_what_comes_next(then: str) -> None:
     with EventLog.read("log", files=disk) as reader:
         assert [record.lsn for record in reader.records()] == [1, 2, 3, 4][: log.last_lsn]
     log.close()
+    with EventLog.open("log", files=disk) as log:  # of a segment that was sealed, and goes on
+        last = log.append("held", 5, hold=True)
+    with EventLog.open("log", files=disk) as log:
+        assert log.last_lsn == last
 
 
 def test_a_held_record_that_cannot_be_written_fails_the_log() -> None:
@@ -590,11 +595,15 @@ def test_a_failed_write_of_buffered_records_fails_the_writer_whoever_asked_for_i
         assert log.report.damaged == () and log.last_lsn == 0
 
 
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOENT])
 @pytest.mark.parametrize(
     ("records", "verb", "act"),
     [
         (0, "create", lambda log: log._appender.begin_at(5)),
         (0, "create", lambda log: log.append("event", 1)),
+        (0, "publish", lambda log: log.append("event", 1)),
+        (2, "write", lambda log: log.append("event", 1)),
+        (2, "write", lambda log: log.append_snapshot(1)),
         (2, "sync", lambda log: log.commit()),
         (2, "create", lambda log: log.append("event", "x" * 400)),
         (2, "create", lambda log: log.roll()),
@@ -603,14 +612,14 @@ def test_a_failed_write_of_buffered_records_fails_the_writer_whoever_asked_for_i
     ],
 )
 def test_after_a_failure_of_anything_that_writes_no_record_is_taken(
-    records: int, verb: str, act: Callable[[EventLog], object]
+    records: int, verb: str, act: Callable[[EventLog], object], error: int
 ) -> None:
     disk = SimulatedDisk()
-    log = EventLog.open("log", files=disk, segment_size=400)
+    log = EventLog.open("log", files=disk, segment_size=600)
     for _ in range(records):
         log.append("event", "x" * 300)
-    disk.fail_at(verb, 0, errno.EIO)
-    with pytest.raises(OSError, match="Input/output"):
+    disk.fail_at(verb, 0, error)
+    with pytest.raises(OSError, match=os.strerror(error)):
         act(log)
     with pytest.raises(WriterFailedError):
         log.append("event", 1)
@@ -699,6 +708,28 @@ def test_a_record_whose_flush_failed_is_renewed_where_the_file_stays_as_it_is(
             with EventLog.read("log", files=disk.after_power_loss(seed)) as reader:
                 assert reader.tail().next_lsn == 4 and reader.fetch({3}), seed
     log._release()
+
+
+def test_what_is_renewed_around_damage_stays_in_its_place() -> None:
+    """The file of marks is lost; the header of the last record, which is torn, has a mark yet."""
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    for n in (1, 2, 3, 4):
+        log.append("event", n)
+    log.commit()
+    log.append("event", 5)
+    disk = disk.after_process_death()
+    log.close()
+    del disk.directories["log"]["MARK"]
+    content = disk.directories["log"]["00000001.seg"].content
+    size = padded(FRAME_SIZE + len(encode_payload(log.last_time_ns, [("event", 1)])))
+    for n in (2, 5):
+        content[HEADER_SIZE + (n - 1) * size + FRAME_SIZE] ^= 1
+    before = bytes(content)
+    with EventLog.open("log", files=disk) as log:
+        (damage,) = log.report.damaged
+        assert (damage.first_lsn, damage.last_lsn, log.last_lsn) == (2, 2, 4)
+        assert bytes(disk.directories["log"]["00000001.seg"].content) == before
 
 
 def test_what_was_not_known_durable_is_renewed_together() -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import eventlog.read.reader
+import eventlog.read.segments
 from eventlog import EventLog, LogError
 from eventlog.dump import verify
 from eventlog.errors import FencedError, WriterFailedError
+from eventlog.files.api import File
 from eventlog.testing import SimulatedDisk
 
 SEGMENT_SIZE = 900  # four of these records
@@ -219,6 +224,31 @@ def test_a_listing_may_be_older_than_the_files(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(reader.listing, "numbers", stale)
     assert reads[what]()
     log.close()
+
+
+@pytest.mark.parametrize(
+    "read", [lambda reader: reader.tail(), lambda reader: [*reader.snapshots()], list]
+)
+def test_a_segment_that_is_listed_and_never_there_is_an_error_in_the_end(
+    read: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimulatedDisk()
+    filled(disk).close()
+    reader = EventLog.read("log", files=disk)
+    reader.listing.last_epoch()  # which reads the header of the last one
+    opened, file_of = itertools.count(), reader._directory.open
+
+    def gone(name: str) -> File:
+        assert next(opened) < 100, "it looks for ever"
+        if name.endswith(".seg"):
+            raise FileNotFoundError(name)
+        return file_of(name)
+
+    monkeypatch.setattr(reader._directory, "open", gone)
+    for module in (eventlog.read.reader, eventlog.read.segments):
+        monkeypatch.setattr(module, "RETRIES_MAX", 5)
+    with pytest.raises(FileNotFoundError):
+        read(reader.records(30) if read is list else reader)
 
 
 def test_an_owner_that_has_lost_the_log_removes_nothing() -> None:
