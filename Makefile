@@ -29,8 +29,8 @@ endif
 test: $(VENV)/.with-dev ## the test suite without the long crash sweeps
 	@tests/suite.sh $(BIN)/pytest
 
-crash: $(VENV)/.with-dev ## the long crash sweeps, and the random tests with many more examples
-	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m "crash or hypothesis" --figures $(VENV)/sweeps.json
+crash: $(VENV)/.with-dev ## the long crash sweeps, and tests that try crash points or random examples with many more of them
+	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m "crash or hypothesis or scaled" --figures $(VENV)/sweeps.json
 	@$(BIN)/python -m tests.figures --sweeps $(VENV)/sweeps.json
 
 chaos: $(VENV)/.with-dev ## three workers that are killed, stopped and cut off, and a server that is killed: 200 runs, effects counted outside (STORE= RUNS= MINUTES= SEED=)

@@ -23,6 +23,7 @@ from recovery.declare.tool import undoable_tools
 from recovery.testing.simulated.virtual_time import Clock, virtual_time
 from recovery.values import codec
 from tests.support.lives import AtOnce, Limited, ending, executed
+from tests.support.scale import scaled
 
 # The seed alone repeats a run, so no example database: it would replay what other runs found.
 settings.register_profile(
@@ -59,8 +60,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("crash"):
+        if item.get_closest_marker("crash") or scaled(False, True):
             item.add_marker(pytest.mark.timeout(0))  # a sweep takes as long as it takes
+        if hasattr(getattr(item, "module", None), scaled.__name__):
+            item.add_marker(pytest.mark.scaled)
 
 
 def pytest_collection_finish() -> None:
