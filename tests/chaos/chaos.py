@@ -30,10 +30,10 @@ PARTITIONS = ((OUT, BACK), (OUT,), (BACK,))
 
 @dataclass(frozen=True)
 class Plan:
-    """``seconds``: how long there are faults, ``pause_s`` apart; at most ``faults``. Runs are
-    submitted in the first two thirds of it. Stops and partitions last ``away_s``: longer than a
-    lease, than the time-out of a call, and some than patience. ``end_s``: within which all runs
-    must have finished after the last fault.
+    """``seconds``: how long there are faults, ``pause_s`` apart, since a worker has begun; at most
+    ``faults``. Runs are submitted in the first two thirds of it. Stops and partitions last
+    ``away_s``: longer than a lease, than the time-out of a call, and some than patience.
+    ``end_s``: within which all runs must have finished after the last fault.
     """
 
     seed: int
@@ -150,14 +150,17 @@ class Chaos:
 
     def run(self) -> Verdict:
         """Let all runs finish, and judge."""
-        began, next_at, plan = time.monotonic(), 0.0, self._plan
+        began, first_at, next_at, plan = time.monotonic(), 0.0, 0.0, self._plan
         try:
             while not self._all_finished():
                 spent = time.monotonic() - began
                 if spent > plan.seconds + plan.end_s:
                     self._bad.append(f"not finished {plan.end_s:.0f} s after the last fault")
                     break
-                is_over = spent > plan.seconds or self._faults.total() >= plan.faults
+                if not (self._place / "appends").exists():
+                    first_at = spent  # no worker has anything in hand yet
+                late = spent - first_at > plan.seconds
+                is_over = late or self._faults.total() >= plan.faults
                 self._heal(is_over)
                 if not is_over and spent > next_at:
                     next_at = spent + self._rng.uniform(*plan.pause_s)
