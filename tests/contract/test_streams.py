@@ -114,6 +114,7 @@ def collected(run: Any, chunk: str) -> None:
     run.state.setdefault("parts", []).append(chunk)
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("change", [counted, collected])
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_state_that_chunks_change_stops_the_run(
@@ -137,6 +138,7 @@ def test_a_state_that_chunks_change_stops_the_run(
         run(agent_plain if plain else agent, store)
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("chunk", range(1, 9))
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_large_state_is_looked_at_after_every_chunk_whose_number_is_a_power_of_two(

@@ -35,6 +35,7 @@ from recovery import (
     RecoverableAgent,
     RecoveryError,
     Resolution,
+    Retry,
     Run,
     tool,
 )
@@ -656,7 +657,8 @@ def test_whom_messages_are_meant_for_is_durable_before_the_run_executes_anything
     assert durable == [1]
 
 
-def test_a_failed_call_is_made_again_by_whoever_signs_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["in the run", "in its child", "in its child alone"])
+def test_a_failed_call_is_made_again_by_whoever_signs_it(tmp_path: Path, where: str) -> None:
     @tool
     def fails(cents: int) -> str:
         charged.append(cents)
@@ -665,21 +667,49 @@ def test_a_failed_call_is_made_again_by_whoever_signs_it(tmp_path: Path) -> None
     async def failing(run: Any) -> Any:
         return await run.call(fails, 7)
 
+    async def parent(run: Any) -> Any:
+        return await run.child(failing, "task")
+
+    def failed(agent: Any, run_id: str) -> int:
+        with pytest.raises(RunFailedError) as caught:
+            go(store, run_id, agent)
+        return caught.value.call
+
     store = CheckpointStore(tmp_path, approvers=Approvers(PEOPLE, ("resolve",)))
     charged.clear()
-    runner = RecoverableAgent(failing, store, max_recoveries=0)
-    with pytest.raises(RunFailedError):
-        runner.run_with_recovery_sync("task", RUN)
+    agent = failing if where == "in the run" else parent
+    failed(agent, RUN)
+    runner = RecoverableAgent(agent, store, max_recoveries=0)
     with pytest.raises(RecoveryError, match="only when it is signed"):
         runner.retry_sync(RUN, who="ann")
     assert charged == [7]
-    with pytest.raises(RunFailedError):
-        runner.retry_sync(RUN, who="ann", sign=ANN.sign)
+    if where == "in its child alone":
+        (child,) = children(store, RUN)
+        lsn = failed(failing, child.run_id)
+        resolve(store, child.run_id, lsn, Resolution.retry(), who="ann", sign=ANN.sign)
+        failed(agent, RUN)
+    else:
+        with pytest.raises(RunFailedError):
+            runner.retry_sync(RUN, who="ann", sign=ANN.sign)
     assert charged == [7, 7]
 
 
-def test_what_a_tool_says_of_its_own_call_is_not_for_people_to_sign(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_tools_say_of_their_own_calls_is_not_for_people_to_sign(
+    tmp_path: Path, is_known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor has the next process to know who signs."""
     settled: list[str] = []
+
+    @tool
+    def fails_once() -> None:
+        charged.append(7)
+        if len(charged) == 1:
+            raise ConnectionError("away")
+
+    @tool(retry=Retry(2, delay_s=0))
+    async def again() -> None:
+        fails_once()
 
     def asked(of: Call) -> Resolution:
         settled.append(of.tool)
@@ -691,7 +721,8 @@ def test_what_a_tool_says_of_its_own_call_is_not_for_people_to_sign(tmp_path: Pa
 
     async def agent(run: Any) -> Any:
         got = await run.call(dies)
-        if len(settled) == 1 and not charged:
+        await again()
+        if len(settled) == 1 and len(charged) == 2:
             charged.append(1)
             raise Died
         return got
@@ -701,7 +732,9 @@ def test_what_a_tool_says_of_its_own_call_is_not_for_people_to_sign(tmp_path: Pa
     for _ in range(2):
         with pytest.raises(Died):
             go(store, agent=agent)
-    assert go(store, agent=agent) == "found" and settled == ["dies"]
+    store = store if is_known else CheckpointStore(tmp_path)
+    assert go(store, agent=agent) == "found" and settled == ["dies"] and charged == [7, 7, 1]
+    assert "does not count" not in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["signal", "cancel"])

@@ -20,12 +20,14 @@ from recovery import (
     current_call,
     tool,
 )
+from recovery.calls.approval import ApprovalRequest
 from recovery.control.cancel import cancel
 from recovery.control.resolve import resolve
 from recovery.control.send import approve, deny, pending
 from recovery.errors import RunFailedError, WaitingError
 from recovery.journal.call import Call
 from recovery.journal.events import CallAbandoned, CallDecided, CallIntended
+from recovery.journal.inbox_messages import DECISION, Message
 from recovery.ops.fork import fork
 from recovery.stores.memory import MemoryStore
 from recovery.testing.simulated.virtual_time import Clock, Loop
@@ -183,6 +185,20 @@ def test_the_last_decision_counts_that_is_there_when_the_call_begins(bank: Bank)
     assert bank.paid == []
 
 
+def test_a_decision_counts_until_the_deadline_if_none_counted_after_it() -> None:
+    asks = ApprovalRequest(50.0, last_decision=(3, 40 * 10**9))
+    for lsn, time_s, signature, counts in [
+        (4, 50, b"", True),
+        (4, 51, b"", False),
+        (3, 45, b"", False),
+        (4, 39, b"", True),
+        (4, 40, b"signed", False),
+        (4, 41, b"signed", True),
+    ]:
+        made = Message(lsn, time_s * 10**9, DECISION, signature=signature)
+        assert asks.counts(made) is counts, made
+
+
 def test_a_no_to_a_call_that_has_begun_is_too_late_and_says_so(bank: Bank) -> None:
     (call,) = bank.asked(ALICE)
     approve(bank.store, RUN, call, who="ann")
@@ -226,9 +242,9 @@ def test_a_predicate_tells_which_calls_ask(bank: Bank) -> None:
     (call,) = bank.asked((10, "a"), (500, "b"), pay=pay)
     assert call.args == (500, "b")
     assert bank.paid == [(10, "a")]
-    assert [(one.lsn, one.tool, one.args) for one in seen] == [
-        (0, "pay", (10, "a")),
-        (0, "pay", (500, "b")),
+    assert [(one.lsn, one.tool, one.args, one.attempt) for one in seen] == [
+        (0, "pay", (10, "a"), 1),
+        (0, "pay", (500, "b"), 1),
     ]
     # What was recorded counts, whatever the code says now.
     assert bank.asked((10, "a"), (500, "b"), needs_approval=False) == [call]
@@ -295,7 +311,9 @@ def test_the_agent_may_give_up_waiting(clock: Clock) -> None:
         bank.live(runner)
     (call,) = pending(bank.store, RUN)
     assert call.args == MALLORY
-    (given_up,) = (one.call for one in bank.events(CallAbandoned))
+    (abandoned,) = bank.events(CallAbandoned)
+    given_up = abandoned.call
+    assert (abandoned.why, abandoned.begun) == ("cancelled", False)
     with pytest.raises(RecoveryError, match="does not wait for approval"):
         approve(bank.store, RUN, given_up)
     approve(bank.store, RUN, call)

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from typing import Any
 
 import pytest
@@ -417,6 +417,7 @@ def test_a_block_in_which_nothing_was_read_makes_no_call(reader):
     assert did == []
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("then", ["call", "now", "message", "step", "return", "stream"])
 def test_a_stream_that_was_left_open_stops_the_run_at_what_comes_next(then):
     async def agent(run: Run) -> Any:
@@ -443,9 +444,11 @@ def test_a_stream_that_was_left_open_stops_the_run_at_what_comes_next(then):
     assert did == ["to"]
 
 
-def test_a_plain_stream_that_was_left_open_stops_the_run():
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("options", [{}, {"combine": "".join, "split": list}])
+def test_a_plain_stream_that_was_left_open_stops_the_run(options):
     def agent(run: SyncRun) -> Any:
-        for _ in run.stream(words):
+        for _ in run.stream(tool(**options)(words)):
             run.call(did.append, "called")
 
     with pytest.raises(RecoveryError, match=r"was open"):
@@ -453,6 +456,35 @@ def test_a_plain_stream_that_was_left_open_stops_the_run():
     assert did == ["to"]
 
 
+@pytest.mark.usefixtures("clock")
+def test_a_stream_that_a_task_has_left_open_stops_the_run_at_its_end():
+    async def agent(run: Run) -> Any:
+        async def leave() -> None:
+            await anext(run.stream(words_async))
+
+        await asyncio.create_task(leave())
+        await run.call(did.append, "called")
+
+    with pytest.raises(RecoveryError, match=r"was open"):
+        start(agent)
+    assert did == ["to", "called"]
+
+
+@pytest.mark.usefixtures("clock")
+def test_code_that_swallows_the_stop_in_a_block_does_not_see_how_the_block_ends():
+    async def agent(run: Run) -> Any:
+        async with run.stream(words_async) as stream:
+            await anext(stream)
+            with suppress(BaseException):
+                run.now()
+        seen.append("after the block")
+
+    with pytest.raises(RecoveryError, match=r"was open"):
+        start(agent)
+    assert seen == ["after the block"]
+
+
+@pytest.mark.usefixtures("clock")
 def test_an_error_that_leaves_a_stream_open_is_raised_as_it_is():
     store = CheckpointStore()
 
@@ -655,6 +687,7 @@ def test_two_readers_of_one_stream_are_refused():
         start(agent, recoveries=0)
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("kind", ["async", "async, raises", "plain", "plain, raises"])
 def test_a_chunk_that_comes_after_the_agent_has_ended_keeps_nobody_waiting(kind: str):
     runs: list[Any] = []

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+from unittest.mock import Mock
 
 import pytest
 
+import recovery.calls.waiting
 from eventlog import EventLog, RefusedValueError
 from eventlog.files.posix import OSFile
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, RecoveryError, Retry, tool
 from recovery.agent.run import execution_of
+from recovery.calls.waiting import wait
 from recovery.control.cancel import cancel
 from recovery.control.send import signal
 from recovery.engine.drive import drive, drive_async
+from recovery.engine.driver_effects import Waiting
 from recovery.errors import (
     DamagedRunError,
     ParkedError,
@@ -125,13 +130,38 @@ def test_a_clock_that_is_set_forward_ends_a_sleep(store: CheckpointStore, go: An
         assert 5 <= go(store, agent) < 8
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])
-def test_a_sleep_of_no_duration_is_refused(store: CheckpointStore, go: Any, seconds: float) -> None:
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), None])
+def test_a_sleep_of_no_duration_is_refused(store: CheckpointStore, go: Any, seconds: Any) -> None:
     def agent(run: Any) -> Any:
+        yield "sleep", 0
+        slept.append(0)
         yield "sleep", seconds
 
-    with pytest.raises(ValueError, match=r"run\.sleep"):
+    slept: list[int] = []
+    with pytest.raises((TypeError, ValueError), match=r"run\.sleep"):
         go(store, agent)
+    assert slept == [0]
+
+
+@pytest.mark.parametrize(("park_after_s", "calls", "inside"), [(None, (), 0), (10, (3, 7), 7)])
+def test_a_wait_looks_after_a_tenth_of_the_time_it_has_lasted_and_once_a_second(
+    park_after_s: float | None, calls: Any, inside: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says after how long it has to look at the latest."""
+    now = 1000.0
+    monkeypatch.setattr(recovery.calls.waiting, "time", SimpleNamespace(monotonic=lambda: now))
+    run = Mock(waits=[], waiting=0, in_flight=1, idle_since=None, wall_clock=lambda: now)
+    run.current_scope().calls, run.settings.park_after_s = calls, park_after_s
+    run.children.idle.return_value = 0
+    waiting = Waiting(9, "a wait", 1015.5, lambda: None, began=now)
+    for nap in wait(run, waiting):
+        assert (waiting.inside, run.waiting, run.waits) == (inside, 1, [waiting])
+        lasted, left = now - 1000, 1015.5 - now
+        assert nap.seconds == pytest.approx(min(max(0.02, lasted / 10), 1, left))
+        parks_in = 0 if park_after_s is None else park_after_s - lasted  # then it is not worth it
+        assert nap.due_s == pytest.approx(min(left, parks_in) if parks_in > 0 else left)
+        now += nap.seconds
+    assert (now, run.waiting, run.waits) == (1015.5, 0, [])
 
 
 # -- signals
