@@ -19,7 +19,9 @@ from hypothesis import HealthCheck, settings
 import recovery.agent.agent_errors
 import recovery.history.retention
 from recovery.agent.drivers import Drivers
+from recovery.agent.replay_order import ReplayOrder
 from recovery.declare.tool import undoable_tools
+from recovery.engine.task_state import Blocking
 from recovery.testing.simulated.virtual_time import Clock, virtual_time
 from recovery.values import codec
 from tests.support.lives import AtOnce, Limited, ending, executed
@@ -200,3 +202,21 @@ def clock() -> Iterator[Clock]:
     clock.begin()
     with virtual_time(clock):
         yield clock
+
+
+@pytest.fixture
+def in_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """No outcome waits in vain for what was recorded before it; where one is to, the test forgets
+    it. Else nobody would see it: such a wait ends at once where no code can be at work."""
+    in_vain: list[Any] = []
+    is_stuck = ReplayOrder._is_stuck
+
+    def noted(order: Any, in_order: bool) -> bool:
+        found = is_stuck(order, in_order)
+        if found and in_order and order._seen[1] is not Blocking.UNKNOWN:  # then time decides
+            in_vain.append(order._in_order[0].wait.turn)
+        return found
+
+    monkeypatch.setattr(ReplayOrder, "_is_stuck", noted)
+    yield in_vain
+    assert in_vain == [], "outcomes (LSNs) that were served out of the recorded order"

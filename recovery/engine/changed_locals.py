@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from inspect import CO_OPTIMIZED
+from itertools import islice
+from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -57,14 +59,12 @@ class LocalsBefore:
         name = next((name for name, one in _locals_of(frame).items() if one is handle), None)
         return cls(name, frame) if name is not None else None
 
-    def look_again(self, run: ExecutionBase, frame: FrameType | None) -> None:
-        """Log a warning of what was changed in place; ``frame``: of the code that takes the
+    def look_again(self, run: ExecutionBase, here: FrameType) -> None:
+        """Log a warning of what was changed in place; ``here``: the code that takes the
         checkpoint."""
-        for _ in range(CALLERS_MAX):
-            if frame is None or frame.f_code is self._code:
-                break
-            frame = frame.f_back
-        if frame is None or frame.f_code is not self._code:
+        callers = islice(walk_stack(here), CALLERS_MAX)
+        frame = next((one for one, _ in callers if one.f_code is self._code), None)
+        if frame is None:
             return
         found = list(self._changed(_locals_of(frame), run))
         if found:

@@ -34,6 +34,9 @@ sent: Counter[str] = Counter()  # by idempotency key
 raised: Counter[str] = Counter()
 
 
+pytestmark = pytest.mark.usefixtures("in_order")
+
+
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     sent.clear()

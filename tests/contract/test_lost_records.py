@@ -25,7 +25,7 @@ from recovery.ops.fork import fork
 from tests.support.lives import RUN, Died, after_death, disk_store, executed, run_sync
 from tests.unit.recovery.agent.test_repaired import a_run, lose
 
-pytestmark = pytest.mark.usefixtures("fresh")
+pytestmark = pytest.mark.usefixtures("fresh", "in_order")
 
 
 def test_nobody_is_asked_about_a_call_whose_yes_may_be_lost() -> None:

@@ -23,6 +23,7 @@ from recovery.testing.simulated.virtual_time import Clock
 from tests.support.lives import RUN, Died, Segmented, die_in, disk_store, recorded, run
 from tests.support.scale import scaled
 
+pytestmark = pytest.mark.usefixtures("in_order")
 SYSTEM = {"role": "system", "content": "You sort mail."}
 
 
@@ -323,7 +324,7 @@ def test_a_reworded_prompt_behind_a_checkpoint_stops_nobody() -> None:
     assert len(recorded(lives.store, MessagesChanged)) == 1
 
 
-def test_calls_before_the_loop_are_served_missed_by_nobody_or_new() -> None:
+def test_calls_before_the_loop_are_served_missed_by_nobody_or_new(in_order: list[Any]) -> None:
     async def first(run: Any, do: Any) -> Any:
         await run.call(do, "set up")
         run.messages.append(await run.call(do, "plan for 0 messages"))
@@ -345,6 +346,8 @@ def test_calls_before_the_loop_are_served_missed_by_nobody_or_new() -> None:
     assert found["result"][0] == ["did set up", "did greet", "did something new"]
     assert lives.made == ["set up", "plan for 0 messages", "greet", 1, 2, 3, "something new", 4]
     assert found["report"].recovery_count == 2
+    assert in_order
+    in_order.clear()
 
 
 @pytest.mark.usefixtures("clock")
@@ -562,6 +565,30 @@ def test_a_wait_before_the_loop_does_not_wait_for_the_steps(clock: Clock) -> Non
 
     assert run(agent, disk_store(), checkpoint_every_n=1)["result"] == 3
     assert len(waited) == 1 and waited[0] <= 10.1
+
+
+@pytest.mark.parametrize("before", ["now", "call"])
+def test_nothing_waits_for_what_a_resumed_run_leaves_out_before_its_loop(
+    clock: Clock, before: str
+) -> None:
+    began: list[float] = []
+
+    async def agent(run: Any) -> Any:
+        began.append(clock.ahead)
+        if len(began) == 1:
+            await run.call(ask, []) if before == "call" else run.now()
+        async for step in run.steps():
+            beside = asyncio.create_task(asyncio.sleep(1000))
+            await run.call(ask, [step])
+            beside.cancel()
+            await asyncio.wait([beside])
+            if step == 2 and len(began) == 1:
+                raise Died
+            if step == 2:
+                return clock.ahead - began[1]
+
+    dead = die_in(agent, disk_store(), checkpoint_every_n=1)
+    assert run(agent, dead, checkpoint_every_n=1)["result"] < 1
 
 
 def test_the_code_around_a_loop_in_a_task_of_its_own_changes_what_it_likes() -> None:

@@ -63,7 +63,7 @@ from tests.support.lives import (
     send,
 )
 
-pytestmark = pytest.mark.usefixtures("fresh", "clock")
+pytestmark = pytest.mark.usefixtures("fresh", "clock", "in_order")
 
 
 async def sub(run: Run) -> str:

@@ -77,6 +77,9 @@ def look(what: str) -> str:
 TOOLS = (book, fly, look)
 
 
+pytestmark = pytest.mark.usefixtures("in_order")
+
+
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     did.clear()

@@ -89,6 +89,9 @@ async def async_agent(run: Run) -> Any:
 AGENTS = [agent, async_agent]
 
 
+pytestmark = pytest.mark.usefixtures("in_order")
+
+
 @pytest.fixture(autouse=True)
 def world() -> Iterator[None]:
     made.clear()

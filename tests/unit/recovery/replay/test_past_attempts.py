@@ -51,7 +51,7 @@ from tests.support.lives import (
     run_sync,
 )
 
-pytestmark = pytest.mark.usefixtures("fresh", "clock")
+pytestmark = pytest.mark.usefixtures("fresh", "clock", "in_order")
 KINDS = pytest.mark.parametrize("kind", ["plain", "async"])
 Body = Callable[[Any], Generator[Any, Any, Any]]
 failing: Counter[str] = Counter()  # how often each is to fail yet; -1: the process dies in it
