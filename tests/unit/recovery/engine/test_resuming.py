@@ -21,6 +21,9 @@ from recovery import (
     SyncRun,
     tool,
 )
+from recovery.engine.lifecycle import RunSession
+from recovery.errors import RunFailedError
+from recovery.text import SEALED_TEXT
 from tests.support.lives import Died
 
 TASK = {"to": "Ann", "n": float("nan")}
@@ -102,3 +105,25 @@ def test_in_async_code_it_says_what_to_await(tmp_path: Path) -> None:
             agent.run_with_recovery_sync(TASK, "run")
 
     asyncio.run(code())
+
+
+_CAUSE = "builtins.ValueError", "Ann owes 5", ""
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            RunFailedError("r", _CAUSE, 0, is_sealed=True),
+            f"run 'run' failed: {_CAUSE[0]}: {SEALED_TEXT}",
+        ),
+        (
+            RunFailedError("r", _CAUSE, 0),
+            f"RunFailedError: run 'r' failed: {_CAUSE[0]}: Ann owes 5",
+        ),
+        (RecoveryError("one\ntwo"), "RecoveryError: one\n  | two"),
+        (KeyError("x"), "KeyError: 'x'\nKeyError: 'x'"),
+    ],
+)
+def test_log_lines_tell_of_a_session_what_is_no_subjects(error: Exception, told: str) -> None:
+    assert RunSession("run").told(error) == told
