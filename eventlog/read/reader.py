@@ -446,13 +446,13 @@ class LogReader:
             position.lsn = lost.last_lsn + 1
 
     def _grown(self, position: Position) -> bool:
+        return retried(lambda: self._has_grown(position))
+
+    def _has_grown(self, position: Position) -> bool:
         numbers = self.listing.numbers()
         if not numbers or numbers[-1] > position.number:
             return bool(numbers)
-        try:
-            file = self._directory.open(segment_name(position.number))
-        except FileNotFoundError:  # removed meanwhile, so there is a later one
-            return True
+        file = self._directory.open(segment_name(position.number))
         try:
             return any(file.pread(FRAME_SIZE, position.offset))
         finally:

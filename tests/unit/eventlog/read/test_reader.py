@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import time
+from types import SimpleNamespace
 
 import pytest
 
-from eventlog import Damage, DamagedError, EventLog, LogReader
+from eventlog import Damage, DamagedError, EventLog, LogReader, Record
 from eventlog.errors import UnsupportedFormatError
 from eventlog.files.api import Directory
 from eventlog.format.durable_mark import DurableMark, encode_mark
+from eventlog.format.frame import HEADER_SIZE
 from eventlog.format.names import segment_name
 from eventlog.format.torn_or_damaged import Segment
 from eventlog.read import reader as reader_module
@@ -41,6 +42,17 @@ def frames(disk: SimulatedDisk, number: int = 1) -> list[int]:
         f.offset
         for f in Segment(number, content, content[56:60], DurableMark(), None)._frames_ahead(64)
     ]
+
+
+@pytest.fixture(autouse=True)
+def _ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits in vain for more of a log is told so."""
+    waits = itertools.count()
+
+    def sleep(seconds: float) -> None:
+        assert next(waits) < 2000, "it waits for ever"
+
+    monkeypatch.setattr(reader_module, "time", SimpleNamespace(sleep=sleep))
 
 
 def test_damage_is_raised_where_it_is_reached() -> None:
@@ -146,10 +158,12 @@ def test_real_damage_is_reported_once_while_following(monkeypatch: pytest.Monkey
 
     def sleep(seconds: float) -> None:
         assert seconds == reader_module.POLL_S
-        if next(polls) % 3 == 2:
+        poll = next(polls)
+        assert poll < 1000, "it waits for ever"
+        if poll % 3 == 2:
             log.append("event", 1)
 
-    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(reader_module, "time", SimpleNamespace(sleep=sleep))
     damaged: list[Damage] = []
     with EventLog.read("log", files=disk) as reader:
         found = reader.records(follow=True, on_damage=damaged.append)
@@ -200,7 +214,7 @@ def test_a_follower_at_a_torn_tail_waits_and_does_not_spin(
         return load(*args)  # type: ignore[arg-type]
 
     with EventLog.read("log", files=disk) as reader:
-        monkeypatch.setattr(time, "sleep", sleep)
+        monkeypatch.setattr(reader_module, "time", SimpleNamespace(sleep=sleep))
         monkeypatch.setattr(LogReader, "_load", loaded)
         with pytest.raises(RuntimeError):
             list(reader.records(follow=True))
@@ -225,6 +239,73 @@ def test_a_follower_sees_the_records_of_the_owner_that_took_over(
         assert [(r.lsn, r.kind) for r in itertools.islice(found, 2)] == [(4, "new"), (5, "new")]
         new.close()
     old._release()
+
+
+def bad(number: int) -> str:
+    what = "segment header fails its CRC; no frame found"
+    return f"segment {number}, offset 0: {what}; no record lost"
+
+
+def lost(number: int, what: str, last: int) -> str:
+    return f"segment {number}, offset 0: {what}; LSN 3-{last} lost"
+
+
+def behind(number: int, last: int) -> str:
+    first, offset = {1: (6, 560), 2: (11, 584)}[number]
+    return f"segment {number}, offset {offset}: nothing sound from here on; LSN {first}-{last} lost"
+
+
+NONE = "no segment is readable; LSN 1-12 lost"
+
+
+@pytest.mark.parametrize(
+    ("garbage", "missing", "items"),
+    [
+        ([1], [], [bad(1), lost(2, "records are missing", 5), 6, 12]),
+        ([2], [], [3, 5, behind(1, 10), bad(2), 11, 12]),
+        ([3], [], [3, 10, behind(2, 12), bad(3)]),
+        ([2, 3], [], [3, 5, behind(1, 12), bad(2), bad(3)]),
+        ([1, 2, 3], [], [bad(1), bad(2), bad(3), f"segment 3, offset 0: {NONE}"]),
+        ([], [1], [lost(2, "00000001.seg is missing", 5), 6, 12]),
+        ([], [2], [3, 5, behind(1, 10), 11, 12]),
+        ([], [3], [3, 10, behind(2, 12)]),
+        ([], [1, 2, 3], [NONE]),
+        ([1], [2], [bad(1), lost(3, "00000002.seg is missing", 10), 11, 12]),
+        ([2], [3], [3, 5, behind(1, 12), bad(2)]),
+        ([3], [2], [3, 5, behind(1, 12), bad(3)]),
+    ],
+)
+def test_of_segments_that_are_gone_or_garbage_each_loss_is_said_once(
+    garbage: list[int], missing: list[int], items: list[int | str]
+) -> None:
+    """Segment 1 holds LSN 1 to 5, the next one 6 to 10. ``items``: damage; records from, to."""
+    disk = disk_with(12, 512)
+    for number in garbage:
+        content = disk.directories["log"][segment_name(number)].content
+        content[:] = bytes(len(content))
+    for number in missing:
+        del disk.directories["log"][segment_name(number)]
+    lsns = [item for item in items if type(item) is int]
+    ranges = zip(lsns[::2], lsns[1::2], strict=True)
+    there = {n for first, last in ranges for n in range(first, last + 1)}
+    damaged = [item for item in items if type(item) is str]
+    with EventLog.read("log", files=disk) as reader:
+        arrivals = reader.arrivals(3)
+        found = list(itertools.takewhile(lambda item: item is not None, arrivals))
+        assert (next(arrivals), next(arrivals)) == (None, None)
+        assert [str(one) for one in found if isinstance(one, Damage)] == damaged
+        headers = (one.size for one in found if isinstance(one, Damage) and not one.offset)
+        assert {*headers} <= {0, HEADER_SIZE * bool(garbage)}
+        places = [one.lsn if isinstance(one, Record) else str(one) for one in found]
+        assert [one for one in places if one in items] == items
+        assert [one for one in places if type(one) is int] == sorted(there)
+        assert reader.fetch({3, 7, 12}).keys() == {3, 7, 12} & there
+        snapshots = [one.lsn for one in reader.snapshots() if one.lsn > 2]
+        assert snapshots == sorted((n for n in there if n % 2 == 0), reverse=True)
+        tail = reader.tail()
+        assert (tail.next_lsn, tail.snapshot) == (13, max(snapshots, default=0))
+        at_the_end = sorted(damaged) if 12 not in there else []
+        assert sorted(map(str, tail.damaged)) == at_the_end
 
 
 def test_records_of_one_segment_are_looked_for_once(tmp_path, monkeypatch):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
-import itertools
+from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +18,7 @@ from eventlog import EventLog, LogError
 from eventlog.dump import verify
 from eventlog.errors import FencedError, WriterFailedError
 from eventlog.files.api import File
+from eventlog.format.names import segment_name
 from eventlog.testing import SimulatedDisk
 
 SEGMENT_SIZE = 900  # four of these records
@@ -182,7 +185,11 @@ def test_what_cannot_be_read_is_not_removed() -> None:
     assert lsns(disk) == list(range(13, 31))
 
 
-def test_readers_at_work_pass_over_what_goes(tmp_path: Path) -> None:
+def test_readers_at_work_pass_over_what_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = Mock(side_effect=[None] * 100)
+    monkeypatch.setattr(eventlog.read.reader, "time", Mock(sleep=few))  # whoever waits in vain ends
     with EventLog.open(tmp_path / "log", segment_size=SEGMENT_SIZE) as log:
         for lsn in range(1, 31):
             log.append("event", body(lsn))
@@ -226,29 +233,39 @@ def test_a_listing_may_be_older_than_the_files(monkeypatch: pytest.MonkeyPatch, 
     log.close()
 
 
-@pytest.mark.parametrize(
-    "read", [lambda reader: reader.tail(), lambda reader: [*reader.snapshots()], list]
-)
-def test_a_segment_that_is_listed_and_never_there_is_an_error_in_the_end(
-    read: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch
+READS: list[Callable[[Any], object]] = [
+    lambda reader: reader.tail(),
+    lambda reader: list(reader.snapshots()),
+    lambda reader: list(reader.records()),
+]
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_segment_that_is_listed_and_not_there_is_looked_for_again_and_not_for_ever(
+    read: Callable[[Any], object], times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each of them once, or the last one always."""
     disk = SimulatedDisk()
     filled(disk).close()
     reader = EventLog.read("log", files=disk)
-    reader.listing.last_epoch()  # which reads the header of the last one
-    opened, file_of = itertools.count(), reader._directory.open
+    *others, last = reader.listing.numbers()
+    for number in (*others, last):
+        reader.listing.header(number)
+    looked, file_of = Counter[str](), reader._directory.open
 
     def gone(name: str) -> File:
-        assert next(opened) < 100, "it looks for ever"
-        if name.endswith(".seg"):
+        looked[name] += 1
+        assert looked.total() < 300, "it looks for ever"
+        if looked[name] <= times and name in map(segment_name, (last, *others * (times == 1))):
             raise FileNotFoundError(name)
         return file_of(name)
 
     monkeypatch.setattr(reader._directory, "open", gone)
     for module in (eventlog.read.reader, eventlog.read.segments):
-        monkeypatch.setattr(module, "RETRIES_MAX", 5)
-    with pytest.raises(FileNotFoundError):
-        read(reader.records(30) if read is list else reader)
+        monkeypatch.setattr(module, "RETRIES_MAX", 2 if read is READS[2] else 20)
+    with pytest.raises(FileNotFoundError) if times > 1 else nullcontext():
+        read(reader)
 
 
 def test_an_owner_that_has_lost_the_log_removes_nothing() -> None:
