@@ -151,7 +151,7 @@ class CheckpointStoreBase:
         it, or ``close_run``."""
         saving = self._saving.pop(check_run_id(run_id), None)
         if saving is None:
-            while len(self._saving) >= OPEN_MAX:
+            if len(self._saving) >= OPEN_MAX:
                 with suppress(LogError, OSError):  # what was saved to it is durable
                     self.close_run(next(iter(self._saving)))
             log = self.backend.claim(run_id)

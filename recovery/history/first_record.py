@@ -25,14 +25,10 @@ def started_of(
     if log.oldest_lsn > 1:
         return _started_in_checkpoint(log, read)
     for record in log.records(1, on_damage=lambda damage: None):
-        try:
+        with suppress(ValueError):
             event = read(record)
-        except ValueError:
-            continue
-        if isinstance(event, RunStarted):
-            return event
-        if event is not None:
-            return None
+            if event is not None:
+                return event if isinstance(event, RunStarted) else None
     return None
 
 

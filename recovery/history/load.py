@@ -99,7 +99,7 @@ class History:
         self.replayed = len(self.entries)
         if self.restored is not None:
             code = self.restored.carried.get(CodeTally.name, "")
-            self.replay.codes.append((self.restored.lsn, code if type(code) is str else ""))
+            self.replay.codes.append((self.restored.lsn, code))
         self._values = RecordedValues(
             self.log.fetch,
             {
@@ -116,9 +116,9 @@ class History:
 
     @property
     def uid(self) -> str:
-        """The id that distinguishes the run from others of its name; empty while no agent has run
-        it."""
-        return self.started.uid if self.started is not None else ""
+        """The id that distinguishes the run from others of its name: an agent has begun it."""
+        assert self.started is not None
+        return self.started.uid
 
     @property
     def fence(self) -> int:

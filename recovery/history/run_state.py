@@ -48,8 +48,7 @@ class RunState(RecordedDict[str, Any]):
         was set before the loop the first time too, and the steps have removed it. None: no key is
         new. Returns the keys that are taken out.
         """
-        if self._restored is None or self._inside is None:
-            return set()
+        assert self._restored is not None and self._inside is not None
         self._inside.put_back()
         added = self.keys() - self._restored
         dropped = added if removed is None else added & {*removed}

@@ -41,10 +41,12 @@ from recovery.errors import (
     UnreadableValueError,
     UnrecordedResultError,
 )
+from recovery.history import subject_values
 from recovery.history.find_run import keys_of
+from recovery.history.subject_values import is_personal, values_of
 from recovery.inspect import listing_file
 from recovery.inspect.status import status
-from recovery.journal.events import CallIntended, HistoryDropped
+from recovery.journal.events import CallIntended, CallReturned, HistoryDropped
 from recovery.ops.copy_run import copy_run
 from recovery.stores.log_store import LogStore
 from recovery.stores.subject_keys import KeyFile, SubjectKeys
@@ -275,12 +277,15 @@ def test_a_run_of_a_subject_is_sealed_as_a_whole(tmp_path: Path) -> None:
     mine.run("run").signal("said", FOUND, key="once")
     result = mine.run_with_recovery_sync({"who": WHO, "about": WRITTEN}, "run")["result"]
     assert result == f"{ARGUMENT} {FOUND} {CHILD} {CHILD}"
+    with pytest.raises(RecoveryError, match="said"):
+        mine.run_with_recovery_sync({"who": WHO, "about": WRITTEN}, "open")
     assert leaks(tmp_path) == []
     gone = mine.store.forget(WHO)
     assert gone is not None
-    assert len(gone.runs) == 2  # its child, too
-    with pytest.raises(ForgottenError):
-        mine.run_with_recovery_sync({"who": WHO, "about": WRITTEN}, "run")
+    assert len(gone.runs) == 3  # a child, too
+    for run_id, what in ("run", "its result"), ("open", "its records"):
+        with pytest.raises(ForgottenError, match=what):
+            mine.run_with_recovery_sync({"who": WHO, "about": WRITTEN}, run_id)
     assert not leaks(tmp_path)
 
 
@@ -495,6 +500,12 @@ def test_a_checkpoint_with_forgotten_values_stops_the_run_or_serves_them(
     for _ in range(1 + is_late):
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path, agent)
+    keys = tmp_path / ".subjects/keys"
+    known = keys.read_bytes()
+    keys.unlink()
+    with pytest.raises(SubjectKeysError, match="of a message"):
+        run(tmp_path, agent)
+    keys.write_bytes(known)
     CheckpointStore(tmp_path).forget(WHO)
     with pytest.raises(ForgottenError, match="message"):
         run(tmp_path, agent)
@@ -564,6 +575,25 @@ def test_drift_is_recorded_without_the_messages_of_a_subject(tmp_path: Path) -> 
     for text in drift:
         assert text.endswith("stays, in place of ['<of a subject>']")
     assert leaks(tmp_path) == []
+
+
+def test_a_value_is_known_again_while_few_others_came_and_sealed_while_its_key_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subject_values, "PARTS_MAX", 2)
+    values = values_of("run", CheckpointStore().backend)
+    keys = values.ids_of(WHO)
+    first, *others = (pack(text, "") for text in (TOLD, STATE, FOUND))
+    for one in (first, *others):
+        values.note(one, keys)
+    assert values.message(first) is first
+    hidden = [values.message(one) for one in others]
+    assert [is_personal([CallReturned(1, Packed(one))]) for one in (first, *hidden)] == [0, 1, 1]
+    assert values.keys is not None
+    values.keys.forget(WHO)
+    for record in (values.seal, lambda packed, keys: values.call_digest(keys, packed)):
+        with pytest.raises(ForgottenError, match="to record a value"):
+            record(first, keys)
 
 
 def test_new_values_get_a_new_key_and_old_ones_stay_gone(tmp_path: Path) -> None:
@@ -1129,8 +1159,9 @@ def test_mistakes_are_told_where_they_are_made(tmp_path: Path) -> None:
             return getattr(inner, name)
 
     inner = LogStore("bare", SimulatedDisk(), "power")
-    with pytest.raises(RecoveryError, match="keeps no keys of subjects"):
-        run(CheckpointStore(Bare()))
+    for use in (run, lambda store: store.forget(WHO)):
+        with pytest.raises(RecoveryError, match="keeps no keys of subjects"):
+            use(CheckpointStore(Bare()))
 
 
 def test_an_older_library_refuses_the_run_and_executes_nothing(

@@ -25,6 +25,8 @@ from recovery import (
     ToolError,
     tool,
 )
+from recovery.history import checkpoint_store_base
+from recovery.history.find_run import reader_of
 from recovery.stores.file import FileStore, default_directory
 from recovery.stores.log_store import LogStore
 from recovery.stores.memory import MemoryStore
@@ -125,6 +127,23 @@ def test_what_is_not_there_is_none(store):
     assert not store.validate("nothing")
     assert "no run 'nothing'" in str(store.check("nothing"))
     assert store.backend.run_ids() == []
+
+
+def test_a_run_that_is_nowhere_is_said_without_a_place_where_there_is_none():
+    with pytest.raises(RecoveryError, match=r"^there is no run 'nothing'$"):
+        reader_of(CheckpointStore(), "nothing")
+
+
+def test_of_many_runs_the_least_recently_saved_are_let_go(monkeypatch):
+    monkeypatch.setattr(checkpoint_store_base, "OPEN_MAX", 2)
+    backend = MemoryStore()
+    with CheckpointStore(backend) as store, CheckpointStore(backend) as other:
+        for run_id in ("a", "b", "a", "c"):
+            store.save(checkpoint(1, run_id))
+        other.save(checkpoint(2, "b"))
+        for run_id in ("a", "c"):
+            with pytest.raises(LogLockedError):
+                other.save(checkpoint(2, run_id))
 
 
 def test_what_is_loaded_can_be_changed_and_saved_again(store, again):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,7 +14,13 @@ from eventlog.files.memory import MemoryFiles
 from recovery.history import state_delta as state_module
 from recovery.history import write_checkpoint as writer_module
 from recovery.history.inventory import stored_checkpoints
-from recovery.history.restore_checkpoint import BrokenCheckpointError, Restored, restore
+from recovery.history.restore_checkpoint import (
+    BrokenCheckpointError,
+    Generation,
+    Restored,
+    prologue_in,
+    restore,
+)
 from recovery.history.state_delta import pack_state
 from recovery.history.write_checkpoint import CheckpointMeta, CheckpointWriter
 from recovery.journal.messages import Messages
@@ -385,6 +392,45 @@ def test_a_checkpoint_without_a_field_is_not_restored(source, field):
 def test_a_snapshot_of_somebody_else_is_not_restored(source, packed):
     with pytest.raises(BrokenCheckpointError):
         restore(source.fetch, Snapshot(14, "snapshot", 0, packed))
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ([], "is no portion"),
+        ({"prologue": 1}, "is no portion"),
+        ({"prologue": [7]}, "carries what is no record"),
+        *(
+            ({"prologue": [[1, "event", 7, b"x"], [lsn, "event", 7, b"y"]]}, says)
+            for lsn, says in ((4, ""), (0, "carries what"), (5, "carries what"), ("1", "carries"))
+        ),
+    ],
+)
+def test_a_portion_that_makes_no_sense_is_not_read(body, says):
+    portion: dict[int, Record] = {5: Snapshot(5, "snapshot", 0, pack(body, ""))}
+    with pytest.raises(BrokenCheckpointError, match=f"^LSN 5 {says}") if says else nullcontext():
+        found = prologue_in(lambda lsns: portion if lsns else {}, [1], Generation(5, 0, (5,)))
+        assert found == {1: Record(1, "event", 7, b"x")}
+
+
+def test_a_checkpoint_of_a_later_version_is_listed_and_why_it_is_of_no_use(source):
+    lsn = source.log.append_snapshot({"version": 99})
+    newest, *others = stored_checkpoints(source.log)
+    assert len(others) == 7 and all(one.validity for one in others)
+    size = len(source.newest().packed)
+    assert str(newest) == (
+        f"step ? (LSN {lsn}, {size} bytes): checkpoint at LSN {lsn}: version 99 is not known to "
+        "this library"
+    )
+
+
+def test_a_checkpoint_that_is_too_large_is_refused_as_a_whole():
+    class Full:
+        def append_snapshot(self, state: Any) -> int:
+            raise RefusedValueError("state", "99 bytes")
+
+    with pytest.raises(RefusedValueError, match=r"^checkpoint: 99 bytes"):
+        CheckpointWriter(Full()).write(CheckpointMeta("run", 1, 0.0), {}, Messages())
 
 
 def test_a_message_is_only_taken_from_records_that_hold_messages(log):

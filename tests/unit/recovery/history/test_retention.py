@@ -285,6 +285,9 @@ def test_what_is_gone_is_refused_by_name() -> None:
     with pytest.raises(RecoveryError, match="were removed by retention"):
         list(newest.tool_results)
     assert "removed by retention" in repr(newest)
+    store.run(RUN).remove()
+    with pytest.raises(RecoveryError, match=f"run {RUN!r} is gone"):
+        list(newest.tool_results)
 
 
 @pytest.mark.usefixtures("at_once", "fresh")
