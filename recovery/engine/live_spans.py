@@ -101,10 +101,14 @@ class Tracing:
 
     def _work(self, queue: Queue[tuple[LiveSpans, _Item | None]]) -> None:
         while True:
-            run, item = queue.get()
-            run.take(item)
-            del run, item
+            self._take_next(queue)
             queue.task_done()
+
+    @staticmethod
+    def _take_next(queue: Queue[tuple[LiveSpans, _Item | None]]) -> None:
+        # A function, because a local variable of the loop would keep the last run in memory.
+        run, item = queue.get()
+        run.take(item)
 
     def flush(self, timeout_s: float = FLUSH_S) -> bool:
         """Wait until the receiver has all spans that have ended; whether it has."""

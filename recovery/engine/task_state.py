@@ -36,6 +36,7 @@ class Blocking(IntEnum):
     RUNNABLE = 2
 
 
+CHAIN_MAX = 1000  # coroutines that await one another
 # A coroutine in one of these continues after some time, whatever else happens.
 _TO_THREAD = asyncio.to_thread.__code__
 _TIMED = {asyncio.sleep.__code__, asyncio.wait_for.__code__, _TO_THREAD}
@@ -130,7 +131,7 @@ def is_in_thread(task: asyncio.Task[Any]) -> bool:
 def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
     """The frames of the coroutines and generators that await one another, the task's own first."""
     inner: Any = task.get_coro()
-    while True:
+    for _ in range(CHAIN_MAX):
         is_generator = hasattr(inner, "gi_frame")
         frame = getattr(inner, "gi_frame" if is_generator else "cr_frame", None)
         if frame is None:

@@ -17,7 +17,7 @@ import pytest
 
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, Resolution, current_call, tool
 from recovery.errors import DivergenceError
-from recovery.journal.events import HistoryDropped, MessagesChanged
+from recovery.journal.events import HistoryDropped, MessagesChanged, StepStarted
 from recovery.testing import crash_everywhere
 from recovery.testing.simulated.virtual_time import Clock
 from tests.support.lives import RUN, Died, Segmented, die_in, disk_store, recorded, run
@@ -644,3 +644,18 @@ def test_retention_removes_what_the_code_before_the_loop_said(tmp_path: Path) ->
     assert reader is not None
     with reader:
         assert reader.oldest_lsn > 1
+
+
+def test_no_checkpoint_is_taken_before_recorded_steps() -> None:
+    lives: list[Any] = []
+
+    async def agent(run: Any) -> None:
+        lives.append(run)
+        async for step in run.steps():
+            if step == 4 + len(lives):
+                raise Died
+
+    store = die_in(agent, disk_store(), checkpoint_every_n=99)
+    for _ in range(2):
+        store = die_in(agent, store, checkpoint_every_n=2)
+    assert [event.step for event in recorded(store, StepStarted)] == [1, 2, 3, 4, 5, 6, 7]

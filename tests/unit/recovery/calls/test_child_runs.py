@@ -453,6 +453,7 @@ async def goes_on(run: Run) -> Any:
 
     @tool(after_crash="retry")
     async def works(seconds: float) -> str:
+        await run.call(send, "begins")
         await asyncio.sleep(seconds)
         return str(await run.call(send, "worked"))
 
