@@ -281,6 +281,9 @@ def test_a_plan_and_what_was_done_are_said_in_lines() -> None:
     ]
     assert str(repair("log", files=disk)) == str(planned).replace("will be", "was")
     assert str(repair("log", files=disk)) == "log: nothing to repair"
+    with EventLog.read("log", files=disk) as reader:
+        times = [record.time_ns for record in reader.records() if record.kind == LOST]
+    assert len(times) == 5 and not any(one % 1_000_000 for one in times)  # as the disk's clock says
 
 
 def test_more_lost_records_than_there_can_be_are_not_made_up(

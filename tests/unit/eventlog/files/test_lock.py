@@ -9,7 +9,7 @@ import pytest
 
 from eventlog import EventLog, LogError, LogLockedError
 from eventlog.errors import FencedError
-from eventlog.files.lock import LOCK_NAME, Owner, claim, former_of
+from eventlog.files.lock import LOCK_NAME, Owner, claim, former_of, owner_of
 from eventlog.files.memory import MemoryFiles, OpenMemoryFile
 from eventlog.format.frame import EPOCH_MAX
 from eventlog.testing import Crash, SimulatedDisk
@@ -31,6 +31,18 @@ def test_the_lock_file_says_who_has_the_log() -> None:
     with pytest.raises(LogLockedError, match="process 1 on simulated, since 2023") as caught:
         take(disk)
     assert (caught.value.pid, caught.value.host) == (1, "simulated")
+
+
+def test_an_owner_is_alive_while_it_holds_the_byte_of_its_epoch() -> None:
+    disk = SimulatedDisk()
+    directory = disk.make_directory("log")
+    assert owner_of(directory) is None
+    take(disk, last_epoch=4).close()
+    other = directory.open(LOCK_NAME, write=True)
+    for byte, alive in ((4, False), (6, False), (5, True)):
+        assert other.lock(byte)
+        found = owner_of(directory)
+        assert found is not None and (found.epoch, found.alive) == (5, alive)
 
 
 def test_an_owner_that_lost_the_log_is_told_so_every_time() -> None:
