@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import islice, product
+from unittest.mock import Mock
 
 import pytest
 
@@ -31,6 +32,11 @@ def test_the_lock_file_says_who_has_the_log() -> None:
     with pytest.raises(LogLockedError, match="process 1 on simulated, since 2023") as caught:
         take(disk)
     assert (caught.value.pid, caught.value.host) == (1, "simulated")
+
+
+def test_a_claim_looks_no_more_often_than_it_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventlog.files.lock._read_epoch", Mock(side_effect=[4, 4, 4]))
+    assert take(SimulatedDisk(), last_epoch=4).epoch == 5
 
 
 def test_an_owner_is_alive_while_it_holds_the_byte_of_its_epoch() -> None:
