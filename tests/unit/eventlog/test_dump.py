@@ -627,6 +627,11 @@ def test_what_json_cannot_hold_is_tagged(value: Any, expected: Any) -> None:
     assert to_json(msgpack.packb(value)) == expected
 
 
+@pytest.mark.parametrize("tag", ["$bytes", "$float", "$map", "$ext", "$msgpack"])
+def test_a_tag_around_what_it_cannot_hold_is_a_key_like_any_other(tag: str) -> None:
+    assert from_json({tag: 7}) == {tag: 7}
+
+
 def test_keys_that_python_would_merge_are_kept() -> None:
     assert to_json(b"\x83\x01\xa1a\xc3\xa1b\x01\xa1c") == {
         "$map": [[1, "a"], [True, "b"], [1, "c"]]
