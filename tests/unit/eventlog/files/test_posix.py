@@ -305,8 +305,10 @@ def test_where_the_system_lists_no_mounts_the_file_system_is_not_known(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = OSFiles().make_directory(path)
-    monkeypatch.setattr("builtins.open", Mock(side_effect=FileNotFoundError))
-    assert (directory.mount_id(), OSFiles().mount(directory)) == ("", Mount(""))
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.open", Mock(side_effect=FileNotFoundError))
+        found = directory.mount_id(), OSFiles().mount(directory)
+    assert found == ("", Mount(""))
     directory.close()
 
 
