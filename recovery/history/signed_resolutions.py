@@ -116,7 +116,8 @@ class Resolutions:
         """The same of records with their events."""
         for record, event in items:
             light = decode_shallow(record) if isinstance(event, CallResolved) else event
-            if light is None or self._counts(record.lsn, record.time_ns, light):
+            assert light is not None  # its kind is known
+            if self._counts(record.lsn, record.time_ns, light):
                 yield record, event
 
     def _counts(self, lsn: int, time_ns: int, event: Event) -> bool:
