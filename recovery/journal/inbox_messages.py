@@ -139,8 +139,7 @@ class Recipient:
         if not message.signature:
             return UNSIGNED
         if approvers is None:
-            # The call of a decision says so itself, and waits: see calls.approval.
-            return "" if message.kind == DECISION else NOBODY_KNOWS
+            return NOBODY_KNOWS
         if message.kind == DECISION and not message.content:
             return "it was signed without the arguments of the call"
         if message.value is not None and message.content != content_of(message.value):

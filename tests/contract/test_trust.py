@@ -47,12 +47,13 @@ from recovery.control.resolve import resolve
 from recovery.control.send import approve, deny, pending, signal
 from recovery.errors import ChildParkedError, RunCancelledError, RunFailedError, WaitingError
 from recovery.inspect.status import status
+from recovery.journal.events import CallDecided
 from recovery.journal.signed_statement import Statement, content_of
 from recovery.ops.fork import fork
 from recovery.stores.file import FileStore
 from recovery.values.pack import pack
 from tests.cli.harness import Processes, call
-from tests.support.lives import Died
+from tests.support.lives import Died, recorded
 
 RUN = "run"
 KEY = bytes(range(32))
@@ -403,6 +404,8 @@ def test_a_yes_counts_with_a_valid_signature_alone(
     approve(store, RUN, asked, who="ann", why="as agreed", sign=ANN.sign)
     parked(store)
     assert paid == [900]
+    (decided,) = recorded(store, CallDecided)
+    assert len(decided.signature) == 64
 
 
 def test_a_signed_yes_for_other_arguments_pays_nothing(
@@ -840,6 +843,13 @@ def test_a_process_that_knows_no_approvers_begins_no_call_that_asks_for_them(
     assert paid == []
     approve(store, RUN, pending(store, RUN)[0], who="ann", sign=ANN.sign)
     parked(store)
+    assert paid == [900]
+    # A call that is new there takes no signature that nobody can verify.
+    signal(store, RUN, "go")
+    parked(clear(tmp_path))
+    body = SAID | {"uid": status(store, RUN).uid, "of": pending(store, RUN)[0].idempotency_key}
+    store.backend.post(RUN, "decision", body | {"signature": b"x" * 64})
+    parked(clear(tmp_path))
     assert paid == [900]
 
 
