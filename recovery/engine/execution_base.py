@@ -276,7 +276,8 @@ class ExecutionBase(ABC):
             if one is not None and id(one) not in seen:
                 seen.add(id(one))
                 found |= {*self.subjects.of_call(calls.get(id(one), 0))}
-                todo += (one.__cause__, one.__context__, *getattr(one, "exceptions", ()))
+                todo += (one.__cause__, one.__context__)
+                todo += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
         return tuple(sorted(found))
 
     def sealed_by(self, exc: BaseException) -> Subjects | None:

@@ -60,8 +60,9 @@ def _trim(
     told.stack = traceback.StackSummary.from_list(list(_kept(told.stack, exc)))
     _trim(told.__cause__, exc.__cause__, seen)
     _trim(told.__context__, exc.__context__, seen)
-    for part, one in zip(told.exceptions or (), getattr(exc, "exceptions", ()), strict=False):
-        _trim(part, one, seen)
+    if isinstance(exc, BaseExceptionGroup):
+        for i, part in enumerate(told.exceptions or ()):
+            _trim(part, exc.exceptions[i], seen)
 
 
 def _kept(stack: traceback.StackSummary, exc: BaseException) -> Iterator[traceback.FrameSummary]:

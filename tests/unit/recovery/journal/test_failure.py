@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from eventlog import RefusedValueError
+from recovery import CheckpointStore
+from recovery.errors import RunFailedError
 from recovery.journal.failure import ERROR_SIZE_MAX, TEXT_SIZE_MAX, clean, failure
 from recovery.journal.redaction import Secrets
 from recovery.values.pack import unpack
+from tests.support.lives import run_sync
 
 
 class MuteError(Exception):
@@ -125,3 +128,18 @@ def test_a_text_that_quotes_arguments_is_made_of_those_without_secrets() -> None
     exc = OSError(2, "gone")
     exc.strerror = "gone for good"
     assert parts(exc, secrets)["message"] == "[Errno 2] gone for good"
+
+
+@pytest.mark.parametrize("exceptions", [5, ["text"], [ValueError("inside")]])
+def test_an_exception_that_has_exceptions_and_is_no_group_is_one_like_any(exceptions: Any) -> None:
+    class ManyError(Exception): ...
+
+    def fails(run: Any = None) -> None:
+        exc = ManyError("of many")
+        exc.exceptions = exceptions  # type: ignore[attr-defined]
+        raise exc
+
+    with pytest.raises(RunFailedError, match="of many"):
+        run_sync(lambda run: run.call(fails), CheckpointStore())
+    with pytest.raises(ManyError):
+        run_sync(fails, CheckpointStore(), max_recoveries=0)
