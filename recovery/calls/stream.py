@@ -26,7 +26,6 @@ from recovery.engine.execution import Execution
 from recovery.engine.task_state import tasks_of
 from recovery.engine.unrecordable_results import refuse_result
 from recovery.errors import RecoveryError
-from recovery.history.subject_values import PART_SIZE_MIN
 from recovery.journal.call import Arguments
 from recovery.values.model_data import pack_result
 from recovery.values.pack import pack, unpack
@@ -192,7 +191,7 @@ class _Stream:
     def _note(self, packed: Packed, invoke: Invoke) -> None:
         assert invoke.scope is not None
         subjects = self._run.subjects
-        if len(packed) >= PART_SIZE_MIN and (keys := subjects.of_call(invoke.scope.calls[-1])):
+        if keys := subjects.of_call(invoke.scope.calls[-1]):
             subjects.note(packed, keys)  # the consumer has it before the outcome is recorded
 
     def _opened(self, invoke: Invoke) -> Generator[Effect, Any, Any]:
@@ -235,8 +234,8 @@ class _Stream:
             self._busy = False
         self._run.streams[self] = present()
         self._given += 1
-        power_of_two = not self._given & (self._given - 1)
-        self._held = self._state_digest() if power_of_two or not self._is_large else None
+        is_due = self._given.bit_count() == 1  # a power of two
+        self._held = self._state_digest() if is_due or not self._is_large else None
         return item
 
     def _state_digest(self) -> bytes | None:
@@ -252,9 +251,7 @@ class _Stream:
         """Stop the run if its consumer changed the state between chunks: the number of such
         changes is not recorded. Beside other tasks, the change cannot be attributed."""
         held, self._held = self._held, None
-        if held is None or self not in self._run.streams:
-            return
-        if held != self._state_digest() and _is_alone(self._run):
+        if held is not None and held != self._state_digest() and _is_alone(self._run):
             self.refuse("run.state was changed")
 
     def _leaving(self, exc: BaseException | None) -> BaseException | None:
@@ -384,11 +381,7 @@ class _Source:
                 return
 
     def _next_in_runner(self) -> Any:
-        try:
-            chunk = self._runner.run(self._next_async())
-        except BaseException:
-            self._runner.close()
-            raise
+        chunk = self._runner.run(self._next_async())
         if chunk is _END:
             self._runner.close()
         return chunk

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -179,6 +180,31 @@ def test_a_state_that_something_else_changes_is_no_harm(store: CheckpointStore, 
         if beside is not None:
             await beside
         return run.state["n"]
+
+    assert run(agent, store) == 3
+
+
+def test_a_state_that_changes_beside_a_call_of_another_thread_is_no_harm(
+    store: CheckpointStore,
+) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    @tool(after_crash="retry")
+    def beside() -> None:
+        begun.set()
+        over.wait(30)
+
+    def agent(run: Any) -> Any:
+        thread = threading.Thread(target=run.call, args=(beside,))
+        thread.start()
+        assert begun.wait(30)
+        try:
+            for chunk in run.stream(words_plain):
+                counted(run, chunk)
+        finally:
+            over.set()
+            thread.join()
+        return run.state["chunks"]
 
     assert run(agent, store) == 3
 
