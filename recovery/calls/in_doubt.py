@@ -43,7 +43,7 @@ def resolve_in_doubt(
     """
     how, who = yield from _decided(run, spec, call)
     if how.how == "unknown":
-        run.park([call, *_others_in_doubt(run, call.lsn)])
+        run.park([call, *_others_in_doubt(run)])
     if how.how == "retry" and spec.repeatable:
         return None
     if how.how != "retry":
@@ -185,12 +185,12 @@ def _altered(run: Execution, call: Call) -> str:
     return ""
 
 
-def _others_in_doubt(run: Execution, but: int) -> list[Call]:
+def _others_in_doubt(run: Execution) -> list[Call]:
     """Other calls that would park the run next, so that all of them can be resolved at once."""
     return [
         recorded_call_view(run, other)
         for other in run.replay.in_doubt()
-        if other.intent.after_crash == "park" and other.lsn != but
+        if other.intent.after_crash == "park"
     ]
 
 

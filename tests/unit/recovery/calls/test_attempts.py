@@ -26,10 +26,14 @@ from recovery import (
     current_call,
     tool,
 )
+from recovery.agent.run import execution_of
+from recovery.calls.waiting import is_due
 from recovery.control.resolve import resolve
+from recovery.control.send import signal
 from recovery.errors import RunFailedError
-from recovery.journal.events import AttemptFailed, CallAbandoned
+from recovery.journal.events import AttemptFailed, CallAbandoned, CallIntended
 from tests.support.lives import (
+    RUN,
     Died,
     after_death,
     die_in,
@@ -137,6 +141,30 @@ def test_attempts_survive_the_crash_and_so_does_the_time_of_the_next(pauses: Pau
         sync(agent, store)
     assert executed == {"a": 3}  # the first was in the process that died
     assert sum(pauses.slept) == pytest.approx(6 + 20)
+
+
+def test_a_run_that_parks_names_each_call_once_that_would_park_it_next() -> None:
+    async def act(what: str) -> None:
+        executed[what] += 1
+        await asyncio.Event().wait()
+
+    async def agent(run: Run) -> Any:
+        reported = tool(after_crash="report", name="reported")(act)
+        calls: Any = (act, "a"), (act, "b"), (reported, "c")
+        tasks = [asyncio.create_task(run.call(*one)) for one in calls]
+        if len(executed) < 3:
+            while len(executed) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            raise Died
+        return await asyncio.gather(*tasks)
+
+    store = die_in(agent, disk_store())
+    with pytest.raises(InDoubtError) as caught:
+        run(agent, store)
+    assert sorted((one.tool, *one.args) for one in caught.value.calls) == [
+        ("act", "a"),
+        ("act", "b"),
+    ]
 
 
 def test_an_attempt_that_a_crash_cut_short_is_in_doubt_as_any() -> None:
@@ -472,6 +500,31 @@ def test_a_failing_sibling_cancels_on_replay_as_it_did() -> None:
     store = die_in(agent, disk_store())
     assert run(agent, store)["result"] == "sent both over"
     assert executed == {"a": 1, "fail": 1, "both over": 1, "agent": 1}
+
+
+def test_a_call_that_is_cancelled_when_it_lets_a_wait_go_first_is_in_no_doubt() -> None:
+    store = CheckpointStore()
+
+    async def agent(run: Run) -> Any:
+        async def pays() -> None:
+            for _ in range(1000):
+                if is_due(execution_of(run)):
+                    break
+                await asyncio.sleep(0)
+            await run.call(send, "pay")
+
+        signal(store, RUN, "enough")
+        task = asyncio.create_task(pays())
+        await run.wait_for("enough")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return await run.call(send, "after")
+
+    assert run(agent, store)["result"] == "sent after"
+    assert executed == {"after": 1}
+    assert [one.tool for one in recorded(store, CallIntended)] == ["wait_for", "send", "send"]
+    (abandoned,) = recorded(store, CallAbandoned)
+    assert (abandoned.why, abandoned.begun) == ("cancelled", False)
 
 
 def test_an_agent_that_does_not_cancel_any_more_gets_an_outcome(
