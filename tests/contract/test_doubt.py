@@ -409,7 +409,7 @@ def test_not_there_is_not_believed_while_a_thread_still_executes_it(
         if paid:
             return Resolution.outcome(paid[0])
         if ends:
-            go.set()
+            threading.Timer(0.05, go.set).start()
         return Resolution.fail("not there")
 
     @tool(timeout_s=0.05, reconcile=asked)

@@ -21,6 +21,7 @@ from recovery import (
     RecoverableAgent,
     Resolution,
     Retry,
+    ToolError,
     current_call,
     tool,
 )
@@ -188,6 +189,11 @@ def test_an_error_is_found_whichever_module_defined_it(module: str) -> None:
     error = ApprovalDeniedError("charge", "ann", "too dear")
     failed = CallFailed(1, f"{module}.ApprovalDeniedError", str(error), pack([*error.args], ""))
     assert [type(rebuilt(failed, (), rules)) for rules in (1, 2)] == [ApprovalDeniedError] * 2
+    ended = CallFailed(1, "builtins.StopIteration", "x", pack(["x"], ""))
+    assert [type(rebuilt(ended, kinds, 1)) for kinds in [(), (StopIteration,)]] == [
+        ToolError,
+        StopIteration,
+    ]
     assert recorded_call.is_final(failed.type)
 
 

@@ -324,7 +324,9 @@ def test_a_reworded_prompt_behind_a_checkpoint_stops_nobody() -> None:
     assert len(recorded(lives.store, MessagesChanged)) == 1
 
 
-def test_calls_before_the_loop_are_served_missed_by_nobody_or_new(in_order: list[Any]) -> None:
+def test_calls_before_the_loop_are_served_missed_by_nobody_or_new(
+    in_order: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     async def first(run: Any, do: Any) -> Any:
         await run.call(do, "set up")
         run.messages.append(await run.call(do, "plan for 0 messages"))
@@ -341,7 +343,13 @@ def test_calls_before_the_loop_are_served_missed_by_nobody_or_new(in_order: list
 
     lives = Lives()
     lives.live(first, dies_in=3)
+    caplog.set_level("INFO")
     lives.live(second, dies_in=4)
+    told = [one.getMessage() for one in caplog.records if "It was served" in one.getMessage()]
+    assert [("set it up" in one, "greet warmly" in one) for one in told] == [
+        (True, False),
+        (False, True),
+    ]
     found = lives.live(second)
     assert found["result"][0] == ["did set up", "did greet", "did something new"]
     assert lives.made == ["set up", "plan for 0 messages", "greet", 1, 2, 3, "something new", 4]

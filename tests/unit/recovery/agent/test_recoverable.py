@@ -383,7 +383,8 @@ def nested_question(key: str) -> str:
         (broken, InDoubtError),
         (lambda call: None, InDoubtError),
         (lambda call: True, InDoubtError),
-        (lambda call: Resolution.outcome({len}), UnrecordedResultError),
+        (lambda call: Resolution.outcome({"x": len}), UnrecordedResultError),
+        (lambda call: Resolution.outcome("x" * (65 << 20)), UnrecordedResultError),
     ],
 )
 def test_reconcile_asks_the_outside_world(reconcile, result):
@@ -396,6 +397,10 @@ def test_reconcile_asks_the_outside_world(reconcile, result):
             assert ": resolved as failed: gone" in str(stopped.value)
         if result is RunFailedError:
             return
+        if result is UnrecordedResultError:
+            where = ".x" if isinstance(reconcile(None).value, dict) else ""
+            error: Any = stopped.value
+            assert error.path == f"resolution of dying{where}"
         in_doubt_agent.tool = tool(reconcile=lambda call: Resolution.outcome("later"))(  # type: ignore[attr-defined]
             dying
         )

@@ -110,7 +110,9 @@ def bank(request: pytest.FixtureRequest, clock: Clock) -> Bank:
 ALICE, MALLORY = (10, "alice"), (9999, "mallory")
 
 
-def test_a_call_waits_for_a_yes_and_is_asked_about_once(bank: Bank) -> None:
+def test_a_call_waits_for_a_yes_and_is_asked_about_once(
+    bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
     (call,) = bank.asked(ALICE)
     assert (call.tool, call.args, call.kwargs, call.run_id) == ("pay", ALICE, {}, RUN)
     assert abs(call.started_ns / 1e9 - time.time()) < 60
@@ -122,6 +124,7 @@ def test_a_call_waits_for_a_yes_and_is_asked_about_once(bank: Bank) -> None:
     assert bank.run(ALICE) == ["paid 10"]
     assert bank.run(ALICE) == ["paid 10"]
     assert bank.paid == [ALICE]
+    assert caplog.text.count(f"recovery approve run {call.idempotency_key}") == 4  # as it waits
     (decided,) = bank.events(CallDecided)
     wanted = CallDecided(call.lsn, True, "ann", "invoice 7", 1)
     assert replace(decided, sent=None, uid=None) == wanted

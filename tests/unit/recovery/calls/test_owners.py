@@ -27,6 +27,7 @@ from recovery.graph import Graph, GraphExecutor
 from recovery.journal.events import RunResumed, RunStarted
 from recovery.stores.log_store import LogStore
 from recovery.stores.memory import MemoryStore
+from recovery.testing.simulated.virtual_time import Clock
 from tests.support.lives import RUN, Died, disk_store, recorded, run
 
 
@@ -49,7 +50,7 @@ class LeaseStore(LogStore):
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         log = super().claim(run_id, takeover=True)
         former = "worker a" if self.expired else ""
-        log.former_owner = lambda: former  # type: ignore[method-assign]
+        log.former_owner = lambda: former * self.expired  # type: ignore[method-assign]
         return log
 
 
@@ -112,6 +113,22 @@ def test_after_an_expired_lease_a_call_stays_in_doubt_for_its_time_out() -> None
     assert [one.fence for one in resumed] == [1, 2, 3, 4]
     assert [one.former for one in resumed[1:]] == ["worker a"] * 3
     assert bank.paid == [4]
+
+
+@pytest.mark.parametrize(("park_after_s", "lets_go"), [(None, 0), (100, 0), (None, 5)])
+def test_a_run_that_may_wait_as_long_waits_for_a_former_owner(
+    park_after_s: float | None, lets_go: int, clock: Clock
+) -> None:
+    bank, backend = Bank(60), LeaseStore()
+
+    async def agent(run: Any) -> Any:
+        if lets_go:
+            asyncio.get_running_loop().call_later(lets_go, setattr, backend, "expired", False)
+        return await bank.agent(run)
+
+    store, began = died(bank, backend), clock.ahead
+    assert run(agent, store, park_after_s=park_after_s)["result"] == "paid"
+    assert (lets_go or 59) <= clock.ahead - began < (lets_go or 59) + 3
 
 
 def test_an_attempt_of_the_owner_that_expired_last_has_time_from_then_on() -> None:

@@ -557,6 +557,23 @@ def test_a_run_is_not_idle_while_its_child_is_at_work(store: CheckpointStore, cl
     assert time.monotonic() - began > 170
 
 
+def test_a_run_that_gets_signals_is_not_idle(store: CheckpointStore, clock: Clock) -> None:
+    async def agent(run: Any) -> None:
+        for number in range(1, 6):
+            asyncio.get_running_loop().call_later(5 * number, signal, store, RUN, "tick")
+
+        async def ticks() -> None:
+            while True:
+                await run.wait_for("tick")
+
+        await asyncio.gather(run.wait_for("a"), ticks())
+
+    began = time.monotonic()
+    with pytest.raises(WaitingError):
+        live(clock, RecoverableAgent(agent, store, park_after_s=8))
+    assert time.monotonic() - began > 25 + 8
+
+
 def test_a_run_does_not_park_while_a_call_is_at_work(store: CheckpointStore, clock: Clock) -> None:
     done: list[float] = []
 

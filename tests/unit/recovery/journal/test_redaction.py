@@ -34,8 +34,10 @@ from recovery import (
     tool,
 )
 from recovery.control.resolve import resolve
+from recovery.declare.spec import spec_of
 from recovery.engine.unrecordable_results import SHOWN_SIZE
 from recovery.errors import DivergenceError, RunFailedError, UnrecordedResultError
+from recovery.journal.redaction import Secrets
 from recovery.values.pack import pack
 from tests.support.lives import Died, run
 
@@ -527,3 +529,13 @@ def test_a_result_that_cannot_be_recorded_is_shown_without_secrets_where_its_tex
         with pytest.raises(UnrecordedResultError) as stopped:
             run(agent, CheckpointStore(tmp_path / str(before)))
         assert "correct" not in str(stopped.value) and "..." in str(stopped.value)
+
+
+def test_what_is_hidden_already_stays_as_it_is() -> None:
+    @tool(redact=["key", "keys"])
+    def one(key: str, *keys: str) -> None: ...
+
+    secrets, spec = Secrets("salt"), spec_of(one)
+    shown = secrets.hide(spec, (("a", "b", "c"), {}))
+    assert len({repr(shown[0]), repr(secrets.hide(spec, shown)[0])}) == 1
+    assert "a" not in shown[0]
