@@ -408,14 +408,20 @@ def test_a_yes_counts_with_a_valid_signature_alone(
     assert len(decided.signature) == 64
 
 
-def test_a_signed_yes_for_other_arguments_pays_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("content", "refused"),
+    [
+        (content_of(pack([[1], {}], "")), "it was signed for other arguments"),
+        ("", "it was signed without the arguments of the call"),
+    ],
+)
+def test_a_signed_yes_for_other_arguments_or_none_pays_nothing(
+    tmp_path: Path, content: str, refused: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Signed in good faith, of what a forged record showed."""
     store = guarded(tmp_path)
     parked(store)
     (asked,) = pending(store, RUN)
-    content = content_of(pack([[1], {}], ""))
     said = Statement(
         status(store, RUN).uid,
         "decision",
@@ -429,9 +435,9 @@ def test_a_signed_yes_for_other_arguments_pays_nothing(
     body = SAID | {"uid": said.uid, "of": said.about, "content": content}
     body["signature"] = ANN.sign(said.to_bytes())
     store.backend.post(RUN, "decision", body, "", said.time_ns)
-    assert status(store, RUN).unread[0].refused == "it was signed for other arguments"
+    assert status(store, RUN).unread[0].refused == refused
     parked(store)
-    assert paid == [] and "it was signed for other arguments" in caplog.text
+    assert paid == [] and refused in caplog.text
 
 
 def test_a_signed_yes_that_is_sent_again_after_a_no_is_no_new_yes(tmp_path: Path) -> None:
