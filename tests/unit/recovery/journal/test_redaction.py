@@ -330,8 +330,9 @@ def test_names_are_those_of_parameters() -> None:
     tool: Any = recovery.tool
 
     tool(send, redact=["to", "parts", "anything"])
-    with pytest.raises(ValueError, match="plain has no such parameter"):
-        tool(plain, redact=["password"])
+    for name in ("password", "to.password"):  # a whole value is redacted, and no part of it
+        with pytest.raises(ValueError, match="plain has no such parameter"):
+            tool(plain, redact=[name])
     with pytest.raises(TypeError, match="sequence of names"):
         tool(plain, redact="to")
 
