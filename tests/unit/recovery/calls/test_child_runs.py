@@ -260,13 +260,17 @@ def test_settling_the_failed_call_inside_a_child_lets_both_go_on(how: str) -> No
     assert executed == {"before": 1, "flaky": 1 + (how == "retry")}
 
 
+@pytest.mark.parametrize("is_another_there", [False, True])
 @pytest.mark.parametrize("gone", ["the child", "the child's child"])
-def test_the_failure_of_a_child_whose_log_is_gone_stands(gone: str) -> None:
+def test_the_failure_of_a_child_whose_log_is_gone_stands(gone: str, is_another_there: bool) -> None:
     store = CheckpointStore()
     failure = failed_of("run", store, hopes_twice)
     (middle,) = children(store, "run")
     (inner,) = children(store, middle.run_id)
-    drop(store, middle.run_id if gone == "the child" else inner.run_id)
+    lost = middle.run_id if gone == "the child" else inner.run_id
+    drop(store, lost)
+    if is_another_there:
+        RecoverableAgent(lambda run: None, store).run_with_recovery_sync("task", lost)
     assert failed_of("run", store, hopes_twice).message == failure.message
     assert executed == {"before": 1, "flaky": 1}
 
