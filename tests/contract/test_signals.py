@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import itertools
 import random
 import subprocess
 import sys
@@ -453,7 +454,7 @@ def test_a_worker_that_is_cancelled_by_a_signal_makes_no_further_call() -> None:
 
     async def agent(run: Any) -> str:
         async def worker() -> None:
-            for n in range(40):
+            for n in itertools.count():  # the signal may take its time
                 await run.call(work, f"{n}")
 
         workers = [asyncio.create_task(worker()) for _ in range(4)]
@@ -476,7 +477,7 @@ def test_a_worker_that_is_cancelled_by_a_signal_makes_no_further_call() -> None:
         return (await running)["result"]
 
     assert asyncio.run(both()) == "0 made later by 0"
-    assert max(made.values()) <= 4 and made.total() < 160
+    assert max(made.values()) <= 4
 
 
 # -- the same in two child runs at once, and in processes that are killed
