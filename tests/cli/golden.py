@@ -17,7 +17,7 @@ def outputs(command: str, words: str) -> str:
     about = how(command)
     runs = about.variants.get(words, about.runs)
     parts = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # lines are as wide as the path
         store = Path(shutil.copytree(RUNS, Path(folder) / "runs"))
         for run in runs:
             done = call(*command.split(), *about.args(run, words), cwd=store)

@@ -56,7 +56,7 @@ def test_one_odd_record_does_not_hide_the_rest_of_the_store(
     said = {one["run_id"]: one["state"] for one in map(json.loads, done.out.splitlines())}
     assert said == {"odd": "damaged", "sound": "interrupted"}
     done = call("recovery", "doctor", "--store", ".", cwd=tmp_path)
-    assert "odd" in done.out and "Traceback" not in done.err
+    assert "odd" in "".join(done.out.split()) and "Traceback" not in done.err  # a path may wrap
 
 
 @tool

@@ -130,4 +130,6 @@ def ending(perform: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         assert run.effects < 100_000, "the run goes on for ever"
         return perform(run, effect)
 
+    # Recorded tracebacks have no lines of the library, and so none of this.
+    performed.__code__ = performed.__code__.replace(co_filename=perform.__code__.co_filename)
     return performed
