@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 Kind = Literal["agent", "conversation", "journal", "checkpoints"]
 # As many processes that die at the same place are a crash loop.
 CRASHES_MIN = 3
+TIME_MAX = 2**63 / 1e9  # seconds since 1970, of which logs have nanoseconds in 64 bits
 
 _KINDS: dict[Packed, Kind] = {
     pack(CONVERSATION, "task"): "conversation",
@@ -394,7 +395,9 @@ def _queued(read: _Read) -> dict[str, Any]:
 def _wake_at(state: State, parked: RunParked | None, submission: Submission | None) -> float | None:
     if state == "submitted" and submission is not None and submission.not_before_ns:
         return submission.not_before_ns / 1e9
-    return parked.wake_at if state in ("waiting", "in doubt") and parked is not None else None
+    if state not in ("waiting", "in doubt") or parked is None or parked.wake_at is None:
+        return None
+    return parked.wake_at if 0 <= parked.wake_at < TIME_MAX else None  # no clock gives the others
 
 
 def _packed_task(started: RunStarted | None, submission: Submission | None) -> Packed | None:

@@ -46,6 +46,14 @@ def test_an_integer_of_more_digits_than_python_prints(command: list[str], tmp_pa
         assert not [*wrong(case, tmp_path, [command])]
 
 
+@pytest.mark.parametrize("value", ["infinite", "no number"])
+def test_a_wait_until_what_is_no_time_does_not_end_by_itself(value: str, tmp_path: Path) -> None:
+    case = Case("run_parked", "wake_at", value)
+    assert not [*wrong(case, tmp_path, [["recovery", "show", "--store", ".", "odd"]])]
+    make(tmp_path / "store", case)
+    assert CheckpointStore(tmp_path / "store").run("odd").status().wake_at is None
+
+
 @pytest.mark.parametrize("record, field", [("run_parked", "calls"), ("abandoned", "attempt")])
 @pytest.mark.parametrize("value", ["half", "map", "nothing", "huge"])
 def test_one_odd_record_does_not_hide_the_rest_of_the_store(
