@@ -33,6 +33,7 @@ from recovery.errors import BudgetError, RunFailedError
 from recovery.inspect.follow import events
 from recovery.journal.usage import TOKENS_MAX, recognised, recorded_usage, usage_from
 from recovery.testing import crash_everywhere
+from recovery.testing.simulated.virtual_time import Clock
 from tests.support.lives import Died, Disk, after_death, executed
 
 
@@ -550,6 +551,17 @@ def test_an_agent_that_looks_at_its_usage_sees_the_same_on_replay(every: int) ->
     assert second[: len(first)] == first if every == 9 else second[-2:] == first[-2:]
     assert third[: len(first)] == first if every == 9 else third[:2] == first[-2:]
     assert all(type(one) is Usage for life in seen for one in life)
+
+
+def test_the_usage_counts_the_time_since_the_last_record(clock: Clock) -> None:
+    async def agent(run: Run) -> float:
+        before = run.usage().seconds
+        clock.ahead += 100
+        return run.usage().seconds - before
+
+    result = live(agent, CheckpointStore(), None)
+    assert 100 <= result["result"] < 200
+    assert result["report"].time_s < 600  # of real time, and not since the machine has begun
 
 
 def test_the_report_and_the_result_say_what_was_used() -> None:
