@@ -415,7 +415,7 @@ def test_a_yes_counts_with_a_valid_signature_alone(
         ("", "it was signed without the arguments of the call"),
     ],
 )
-def test_a_signed_yes_for_other_arguments_or_none_pays_nothing(
+def test_a_signed_yes_for_other_arguments_pays_nothing(
     tmp_path: Path, content: str, refused: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Signed in good faith, of what a forged record showed."""
