@@ -189,8 +189,10 @@ class Worker:
                 is_idle = not self._running  # before the look: what ends meanwhile may be due again
                 if not await self._look() and is_idle and until_idle:
                     return
+                # Not wait_for: on Python 3.11, it can swallow a cancellation.
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), self._pause_s())
+                    async with asyncio.timeout(self._pause_s()):
+                        await self._changed.wait()
         finally:
             over.set()
             if self._running:  # cancelled, as by Ctrl-C: the runs do not know that yet

@@ -380,6 +380,22 @@ def test_a_worker_that_is_cancelled_stops_its_runs(store: CheckpointStore) -> No
     assert worker.stats.ended == {("endless", "stopped"): 1}
 
 
+@pytest.mark.parametrize("turns", range(4))
+def test_a_worker_that_is_cancelled_just_when_something_changes_stops(turns: int) -> None:
+    async def main() -> None:
+        working = asyncio.ensure_future(worker.run())
+        await asyncio.sleep(0.05)  # until it waits
+        worker._wake()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        working.cancel()
+        await asyncio.wait([working], timeout=10)
+        assert working.cancelled()
+
+    worker = Worker(shop, CheckpointStore())
+    asyncio.run(main())
+
+
 def test_a_worker_that_was_idle_can_run_again(store: CheckpointStore) -> None:
     worker = Worker(shop, store)
     for number in range(2):
