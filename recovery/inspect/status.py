@@ -29,6 +29,7 @@ from recovery.journal.events import (
 )
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import CALL_JOURNAL, CONVERSATION, ParentRun
+from recovery.journal.run_label import wake_time
 from recovery.journal.submission import Submission, first_record_of, submission_of
 from recovery.replay.crash_counts import crashes_in_a_row
 from recovery.replay.error_counts import ErrorTally, RunError, has_diverged
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 Kind = Literal["agent", "conversation", "journal", "checkpoints"]
 # As many processes that die at the same place are a crash loop.
 CRASHES_MIN = 3
-TIME_MAX = 2**63 / 1e9  # seconds since 1970, of which logs have nanoseconds in 64 bits
 
 _KINDS: dict[Packed, Kind] = {
     pack(CONVERSATION, "task"): "conversation",
@@ -395,9 +395,9 @@ def _queued(read: _Read) -> dict[str, Any]:
 def _wake_at(state: State, parked: RunParked | None, submission: Submission | None) -> float | None:
     if state == "submitted" and submission is not None and submission.not_before_ns:
         return submission.not_before_ns / 1e9
-    if state not in ("waiting", "in doubt") or parked is None or parked.wake_at is None:
-        return None
-    return parked.wake_at if 0 <= parked.wake_at < TIME_MAX else None  # no clock gives the others
+    if state in ("waiting", "in doubt") and parked is not None:
+        return wake_time(parked.wake_at)
+    return None
 
 
 def _packed_task(started: RunStarted | None, submission: Submission | None) -> Packed | None:

@@ -30,6 +30,12 @@ class RunLabel(NamedTuple):
 
 
 RUNNING = RunLabel("running")
+WAKE_MAX = 2**63 / 1e9  # seconds since 1970, of which stores have nanoseconds in 64 bits
+
+
+def wake_time(wake_at: object) -> float | None:
+    """The time when a recorded wait ends by itself: never, if no clock gives that time."""
+    return wake_at if isinstance(wake_at, int | float) and 0 <= wake_at < WAKE_MAX else None
 
 
 def _queued(fields: dict[str, Any]) -> tuple[str, int, str]:
@@ -52,7 +58,7 @@ def _parked(body: bytes) -> RunLabel:
     fields: dict[str, Any] = unpack(body)
     wake_at, why = fields.get("wake_at"), fields.get("why")
     if wake_at is not None or (why and fields.get("calls")):
-        return RunLabel("waiting", wake_at)
+        return RunLabel("waiting", wake_time(wake_at))
     return RunLabel("parked" if why or fields.get("undo") else "in doubt")
 
 

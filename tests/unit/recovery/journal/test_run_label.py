@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from recovery.journal.encoding import encode
@@ -44,6 +46,7 @@ QUEUED = {"priority": 2, "limit_key": "k"}
         (RunParked([], why="no approver"), RunLabel("parked")),
         (RunParked([4], why="approval"), RunLabel("waiting")),
         (RunParked([], wake_at=9.5), RunLabel("waiting", 9.5)),
+        (RunParked([], wake_at=math.inf), RunLabel("waiting")),  # no store has room for that
         (RunFinished(1), RunLabel("finished")),
         (RunFailed("E", ""), RunLabel("failed")),
         (RunCancelled("ann", ""), RunLabel("cancelled")),
