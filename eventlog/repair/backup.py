@@ -9,7 +9,7 @@ from eventlog.errors import LogError
 from eventlog.files.api import Directory, Files, write_all
 
 _PIECE = 1 << 20
-_NUMBER_MAX = 10_000
+_NUMBERS = range(1, 10_000)
 
 
 def back_up(files: Files, path: str) -> str:
@@ -33,11 +33,11 @@ def free_name(files: Files, path: str) -> str:
     """The path of the next backup of a log."""
     parent, name = os.path.split(path)
     taken = set(files.list_directories(parent or "."))
-    for number in range(1, _NUMBER_MAX):
+    for number in _NUMBERS:
         found = f"{name}.~{number}~"
         if found not in taken and f"{found}.part" not in taken:
             return f"{path}.~{number}~"
-    raise LogError(f"{path} has {_NUMBER_MAX} backups beside it. Remove those of no use.")
+    raise LogError(f"{path} has {len(_NUMBERS)} backups beside it. Remove those of no use.")
 
 
 def backup_of(name: str) -> str:

@@ -13,6 +13,7 @@ import hashlib
 import re
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,14 @@ def canary(name: str) -> str:
     return PLANTED.setdefault(mark, f"{mark} {mark} of the subject")
 
 
-def forms(mark: str, whole: str) -> Iterator[bytes]:
+@cache
+def forms(mark: str, whole: str) -> tuple[bytes, ...]:
     """A text as msgpack, JSON and people write it, in hex and base64; and what a guess finds."""
     plain, packed = mark.encode(), pack(whole, "")
-    yield from (plain, plain.hex().encode(), digest(packed), hashlib.sha256(packed).digest())
-    for at in range(3):  # at each position in what is encoded
-        yield base64.b64encode(bytes(at) + plain)[4 if at else 0 : -4]
+    coded = [  # at each position in what is encoded
+        base64.b64encode(bytes(at) + plain)[4 if at else 0 : -4] for at in range(3)
+    ]
+    return (plain, plain.hex().encode(), digest(packed), hashlib.sha256(packed).digest(), *coded)
 
 
 class OddError(Exception):
@@ -404,7 +407,7 @@ def test_nothing_is_told_without_its_key(
     told = [*told, *world.told] if key is None else []  # it has left the store
     told += of_commands(copied, tmp_path)
     found = {(where, mark) for where, what in told for mark in found_in(what.encode())}
-    found |= {("written", mark) for data in written for mark in found_in(data)}
+    found |= {("written", mark) for mark in found_in(b"\n".join(written))}
     for path, names in disk.directories.items():
         for name, file in names.items():
             there = found_in(bytes(file.content)) | found_in(f"{path}/{name}".encode())

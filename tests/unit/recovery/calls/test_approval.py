@@ -26,8 +26,8 @@ from recovery.control.resolve import resolve
 from recovery.control.send import approve, deny, pending
 from recovery.errors import RunFailedError, WaitingError
 from recovery.journal.call import Call
-from recovery.journal.events import CallAbandoned, CallDecided, CallIntended
-from recovery.journal.inbox_messages import DECISION, Message
+from recovery.journal.events import CallAbandoned, CallDecided, CallIntended, RunStarted
+from recovery.journal.inbox_messages import DECISION, UID, Message
 from recovery.ops.fork import fork
 from recovery.stores.memory import MemoryStore
 from recovery.testing.simulated.virtual_time import Clock, Loop
@@ -232,6 +232,28 @@ def test_a_no_that_crosses_the_beginning_is_answered(
     with pytest.raises(RecoveryError, match="too late: the call has begun, approved by ann"):
         deny(bank.store, RUN, call)
     assert bank.paid == [ALICE]
+
+
+def test_a_run_tells_of_a_no_that_came_after_the_call_began(
+    bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
+    (call,) = bank.asked(ALICE)
+    approve(bank.store, RUN, call, who="ann")
+    said = {"approved": False, "who": "bob", "why": "", "call": call.lsn}
+    (begun,) = bank.events(RunStarted)
+
+    def pay(amount: int, to: str) -> None:
+        bank.store.backend.post(RUN, DECISION, said | {"of": call.idempotency_key, UID: begun.uid})
+
+    async def pay_async(amount: int, to: str) -> None:
+        pay(amount, to)
+
+    made = tool(needs_approval=True, name="pay")(pay if bank.kind == "plain" else pay_async)
+    with pytest.raises(WaitingError):  # for the yes to the second payment
+        bank.run(ALICE, MALLORY, pay=made)
+    (told,) = [one.message for one in caplog.records if "too late" in one.message]
+    assert "message 2 (denied by bob) came too late: the call has begun" in told
+    assert told.endswith(call.idempotency_key)
 
 
 def test_a_predicate_tells_which_calls_ask(bank: Bank) -> None:
