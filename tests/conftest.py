@@ -9,7 +9,9 @@ import os
 import random
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from hypothesis import HealthCheck, settings
 
 import recovery.agent.agent_errors
 import recovery.history.retention
+from eventlog.files.file_systems import judge
+from eventlog.files.posix import OSFiles
 from recovery.agent.drivers import Drivers
 from recovery.agent.replay_order import ReplayOrder
 from recovery.declare.tool import undoable_tools
@@ -49,6 +53,16 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell has what it starts in the background ignore Ctrl-C, which tests send to themselves.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A log in memory warns of it, and tests compare all that is printed. /tmp is memory on many
+    # systems.
+    if _warns(tempfile.gettempdir()) and Path("/var/tmp").is_dir():
+        os.environ["TMPDIR"] = tempfile.tempdir = "/var/tmp"
+
+
+def _warns(path: str) -> bool:
+    files = OSFiles()
+    with closing(files.open_directory(path)) as directory:
+        return judge(files.mount(directory), "power").level != "ok"
 
 
 @pytest.hookimpl(optionalhook=True)
