@@ -88,7 +88,8 @@ class ExecutionBase(ABC):
         self.streams: dict[Any, object] = {}
         self.store, self.settings = store, settings
         self.tallies = history.tallies
-        self._closed = False
+        self._closed = False  # the agent has returned, or is left
+        self._left = False  # nobody waits for what its remaining tasks write
         self._stopped: Exception | None = None
         self._asked: Exception | None = None  # to stop, from outside
         # Side effects in flight, by LSN; and those of them that only wait for a stop inside.
@@ -149,7 +150,7 @@ class ExecutionBase(ABC):
 
     def close(self) -> None:
         """Close the execution: actions of its remaining tasks are not recorded any more."""
-        self._closed = True
+        self._closed = self._left = True
         if self.in_threads:
             self.log.may_still_act(True)
             self._note_threads()  # they may have ended meanwhile
@@ -379,6 +380,8 @@ class ExecutionBase(ABC):
         except RefusedValueError:
             raise
         except Exception as exc:  # the log is lost, fenced or full: no agent code can repair that
+            if self._left:  # or closed meanwhile
+                raise LeftBehindError(self.run_id) from exc
             self.stop(exc)
 
     def note_dropped(self, event: HistoryDropped) -> None:

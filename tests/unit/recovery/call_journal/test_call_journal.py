@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from eventlog import LogLockedError, RefusedValueError
+from eventlog import EventLog, LogLockedError, RefusedValueError
 from eventlog.errors import WriterFailedError
 from eventlog.testing import SimulatedDisk
 from recovery import (
@@ -37,7 +37,13 @@ from recovery import (
 from recovery.call_journal import CallJournal, journal_execution
 from recovery.call_journal.journal_execution import JournalExecution
 from recovery.cli.next_steps import Commands
-from recovery.errors import AmbiguousCallError, DamagedRunError, RunCancelledError, Stop
+from recovery.errors import (
+    AmbiguousCallError,
+    DamagedRunError,
+    LeftBehindError,
+    RunCancelledError,
+    Stop,
+)
 from recovery.journal.events import CallIntended, CallReturned
 from tests.support.lives import RUN, Died, after_death, disk_store, recorded
 from tests.unit.recovery.agent.test_repaired import damage, lose
@@ -768,3 +774,38 @@ def test_what_is_still_at_work_when_it_is_closed_is_in_doubt_and_records_nothing
         assert isinstance(late.exception(), Stop | RecoveryError)
     with CallJournal(store, RUN) as journal:
         assert [call.tool for call in journal.in_doubt()] == ["waits"]
+
+
+def test_who_leaves_with_an_error_is_told_that_error_and_not_that_the_log_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A call beside it is about to commit, in a thread, when the log is closed.
+    commit, close = JournalExecution.commit, EventLog.close
+    at_it, closed, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def late(run: JournalExecution) -> None:
+        at_it.set()
+        closed.wait(10)
+        try:
+            commit(run)
+        finally:
+            ended.set()
+
+    def closing(log: EventLog) -> None:
+        close(log)
+        closed.set()
+        ended.wait(10)
+
+    async def loop() -> BaseException | None:
+        with pytest.raises(ZeroDivisionError), CallJournal(disk_store(), RUN) as journal:
+            monkeypatch.setattr(JournalExecution, "commit", late)
+            monkeypatch.setattr(EventLog, "close", closing)
+            beside = asyncio.ensure_future(journal.call(send, "a", call_id="1"))
+            await asyncio.to_thread(at_it.wait, 10)
+            raise ZeroDivisionError
+        journal.check()
+        await asyncio.wait([beside])
+        return beside.exception()
+
+    assert isinstance(asyncio.run(loop()), LeftBehindError)
+    assert not effects
