@@ -89,7 +89,7 @@ class ExecutionBase(ABC):
         self.store, self.settings = store, settings
         self.tallies = history.tallies
         self._closed = False  # the agent has returned, or is left
-        self._left = False  # nobody waits for what its remaining tasks write
+        self._left = False  # the writes of its remaining tasks are not awaited any more
         self._stopped: Exception | None = None
         self._asked: Exception | None = None  # to stop, from outside
         # Side effects in flight, by LSN; and those of them that only wait for a stop inside.
