@@ -689,6 +689,7 @@ def _read(disk: SimulatedDisk, lost: set[int]) -> list[Record]:
     return records
 
 
+@pytest.mark.timeout(900)  # hypothesis takes up to 300 s to make a failure smaller
 def test_the_log_does_what_its_model_does() -> None:
     examples = max(50, settings().max_examples // 5)
     run_state_machine_as_test(
