@@ -176,10 +176,13 @@ def test_a_crash_anywhere_forgets_no_side_effect(name: str) -> None:
 # -- one after the other, in plain code too
 
 
+PAY_S = 0.4
+
+
 @tool
 def pay(cents: int) -> str:
     _took_place()
-    time.sleep(0.4)
+    time.sleep(PAY_S)
     return "receipt"
 
 
@@ -274,6 +277,7 @@ def test_one_that_never_ends_is_in_doubt_and_what_it_does_later_does_not_count(
     store: CheckpointStore, agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recovery.calls.attempt_end.DRAIN_S", 0.05)
+    monkeypatch.setattr(sys.modules[__name__], "PAY_S", 3)  # long, for a machine with more to do
     assert life(store, agent) == ["pay"]
     (call,) = (call for call in status(store, "run").in_doubt if call.tool == "pay")
     resolve(store, "run", call.lsn, Resolution.outcome("found"))
