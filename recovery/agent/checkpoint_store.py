@@ -69,7 +69,8 @@ class CheckpointStore(CheckpointStoreBase):
             agent: The name under which workers have the agent.
             task: As of ``run_with_recovery``. Marked by ``recovery.subjects.personal``, the run
                 belongs to that subject.
-            run_id: None (the default) is a new random one.
+            run_id: None (the default) is a new random one. If the store cannot say whether it has
+                the run (a full disk, a lost connection), a note of the error names that id.
             delay_s: Seconds before which no worker begins it (0).
             priority: Due runs of a higher number are executed first (0).
             limit_key: Workers bound how many runs of one key are executed at once, see

@@ -16,6 +16,11 @@ from recovery.values.sealed import Personal, Sealed, sealed_data
 NAME_MAX = 200  # characters of an agent's name, or of a limit_key
 
 
+def random_run_id() -> str:
+    """The id of a run that gets none."""
+    return secrets.token_hex(8)
+
+
 def submit(
     backend: object,
     agent: str,
@@ -36,7 +41,8 @@ def submit(
     if type(number) is not int or not -(2**31) <= priority < 2**31:
         raise ValueError(f"priority is a whole number of 32 bits, not {priority!r:.80}")
     packed = pack(task.value if type(task) is Personal else task, "task")
-    run_id = secrets.token_hex(8) if run_id is None else check_run_id(run_id)
+    is_drawn = run_id is None
+    run_id = random_run_id() if run_id is None else check_run_id(run_id)
     if not isinstance(backend, TakesSubmissions):
         raise TypeError(
             f"{type(backend).__name__} takes no submissions: implement "
@@ -49,5 +55,13 @@ def submit(
     not_before_ns = time_ns_of(backend) + int(delay_s * 1e9) if delay_s else 0
     submission = Submission(run_id, task, agent, not_before_ns, priority, limit_key)
     # Random, so that no message to an earlier run of this name counts.
-    backend.submit(replace(submission, uid=secrets.token_hex(16)))
+    try:
+        backend.submit(replace(submission, uid=secrets.token_hex(16)))
+    except BaseException as exc:
+        if is_drawn:  # else the caller knows it
+            exc.add_note(
+                f"Run {run_id!r} may be in the store all the same. Submit it again with "
+                f"run_id={run_id!r}: it is begun once."
+            )
+        raise
     return run_id

@@ -804,6 +804,22 @@ def test_what_is_no_store_is_told(tmp_path: Path) -> None:
     assert unknown.code == 64 and "not known" in unknown.err
 
 
+def test_a_run_of_which_a_full_disk_hides_whether_it_was_submitted_is_submitted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = "submit", "order", "5"
+    with monkeypatch.context() as full:
+        full.setattr(os, "fdatasync", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        full.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        done = recovery(tmp_path, *asked)
+        refused = recovery(tmp_path, "submit", "", "5")
+    assert done.code == 74 and done.out == "" and refused.code == 64
+    assert "--run" not in refused.err
+    (run_id,) = re.findall(r"--run (\w+)", done.err)
+    assert recovery(tmp_path, *asked, "--run", run_id).out.split() == [run_id]
+    assert [one.run_id for one in CheckpointStore(tmp_path / "runs").runs()] == [run_id]
+
+
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [

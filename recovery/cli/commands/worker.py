@@ -12,7 +12,8 @@ import typer
 from recovery import CheckpointStore, RecoverableAgent, RecoveryError
 from recovery.cli.commands.resume import Verbose, logged
 from recovery.cli.store_options import KeyFile, StoreOption, named, open_store
-from recovery.cli.terminal import ends_politely, say
+from recovery.cli.terminal import ends_politely, note, say
+from recovery.control.submit import random_run_id
 from recovery.declare.spec import ToolSpec
 from recovery.worker.worker import Worker
 
@@ -142,8 +143,17 @@ def submit(
         except ValueError as exc:
             raise ValueError(f"TASK is no JSON: {exc}. A text needs quotes: '\"{task}\"'") from None
         opened = open_store(store, key_file, make=True)
-        handle = opened.submit(agent, value, run, delay_s=delay, priority=priority, limit_key=key)
-        say(handle.run_id)
+        run_id = run or random_run_id()
+        try:
+            opened.submit(agent, value, run_id, delay_s=delay, priority=priority, limit_key=key)
+        except BaseException as exc:
+            if run is None and not isinstance(exc, ValueError | TypeError):
+                note(
+                    f"run {run_id} may be in the store all the same. Repeat the command with "
+                    f"--run {run_id}: it is begun once"
+                )
+            raise
+        say(run_id)
 
 
 def _agents(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import socket
 import threading
 import time
@@ -105,6 +106,28 @@ def test_a_run_can_be_submitted_again_only_as_it_was(store: CheckpointStore) -> 
         with pytest.raises(TaskMismatchError):
             store.submit(agent, task, "run")
     assert states(store) == {"run": "submitted"}
+
+
+def test_a_submission_that_is_in_doubt_is_repeated_under_its_id(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = store.backend.submit  # type: ignore[attr-defined]
+
+    def lost(submission: Any) -> bool:
+        submit(submission)
+        raise ConnectionResetError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store.backend, "submit", lost)
+        with pytest.raises(ConnectionResetError) as told:
+            store.submit("shop", 3)
+        with pytest.raises(ConnectionResetError) as named:
+            store.submit("shop", 3, "mine")
+    (run_id,) = re.findall(r"run_id='(\w+)'", "".join(told.value.__notes__))
+    assert not hasattr(named.value, "__notes__")
+    store.submit("shop", 3, run_id)
+    work(store, shop)
+    assert states(store) == {run_id: "finished", "mine": "finished"} and paid.total() == 4
 
 
 def test_what_was_submitted_begins_with_that_task_only(store: CheckpointStore) -> None:
