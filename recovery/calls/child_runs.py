@@ -42,8 +42,8 @@ from recovery.journal.encoding import encode
 from recovery.journal.events import CallResolved, ChildStarted, RunFailed, RunParked
 from recovery.journal.keys import call_scope
 from recovery.journal.links import RETRIED, ParentRun, child_run_id
+from recovery.replay.child_retries import ChildRetries
 from recovery.replay.children import children_of
-from recovery.replay.retries import Retries
 from recovery.text import SEALED_TEXT
 from recovery.values.type_names import type_name
 from recovery.values.type_variables import Result
@@ -148,8 +148,8 @@ class ChildSession(RunSession):
         if not (self.asked and isinstance(ended, RunFailed) and ended.call):
             return history
         who, why = f"run {self.of.run_id}", f"{RETRIED}{self.asked}"
-        retries = history.tallies[Retries.name]
-        assert isinstance(retries, Retries)
+        retries = history.tallies[ChildRetries.name]
+        assert isinstance(retries, ChildRetries)
         if retries.newest == (who, why):  # once: should it fail again, that is another failure
             return history
         # Durable with the next commit, before anything is executed; otherwise recorded again.

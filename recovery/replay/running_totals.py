@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
 from recovery.journal.events import Event, RunResumed, RunStarted
+from recovery.replay.child_retries import ChildRetries
 from recovery.replay.error_counts import ErrorTally
 from recovery.replay.progress import ProgressTally
-from recovery.replay.retries import Retries
 from recovery.replay.run_owners import Owners
 from recovery.replay.taken_signals import Signals
 
@@ -64,7 +64,7 @@ Observer = Callable[[int, int, Event], None]
 KINDS: tuple[type[Accumulator], ...] = (
     ProgressTally,
     Signals,
-    Retries,
+    ChildRetries,
     ErrorTally,
     CodeTally,
     Owners,

@@ -8,7 +8,7 @@ from recovery.journal.events import CallResolved, Event
 from recovery.journal.links import RETRIED
 
 
-class Retries:
+class ChildRetries:
     """The newest decision in the parent's log to retry this child run.
 
     Each decision counts once. They come in the order of the parent's log, so the newest is enough.
