@@ -16,8 +16,11 @@ def hostile(rng: random.Random, count: int, folder: Path) -> None:
     assert not found, "\n".join(found)
 
 
-def test_what_somebody_does_who_can_write_to_the_store(rng: random.Random, tmp_path: Path) -> None:
-    hostile(rng, 12, tmp_path)
+@pytest.mark.parametrize("part", range(3))
+def test_what_somebody_does_who_can_write_to_the_store(
+    part: int, rng: random.Random, tmp_path: Path
+) -> None:
+    hostile(rng, 4, tmp_path)
 
 
 @pytest.mark.crash

@@ -60,7 +60,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 CONTENDER = """
 import json
-stop = time.monotonic() + 60
+stop = time.monotonic() + 300
 sys.stdin.readline()
 while time.monotonic() < stop:
     try:
@@ -75,6 +75,7 @@ while time.monotonic() < stop:
         log.append("event", {"pid": os.getpid(), "data": "x" * (log.last_lsn % 200)})
         log.commit()
         say("ACK", log.last_lsn)
+        open(f"{sys.argv[1]}.acknowledged", "w").close()
         time.sleep(0.001)
     log.close()
     break
@@ -111,6 +112,8 @@ def test_many_writers_contend_for_one_log_and_owners_are_killed(
         if owner is not None:
             owner.kill()
             living.remove(owner)
+    while not Path(f"{path}.acknowledged").exists():  # all may have been killed before that
+        time.sleep(0.01)
     enough.touch()
     said = {one.pid: one.communicate(timeout=60)[0] for one in processes}
     acknowledged: dict[int, int] = {}  # LSN: who was told so

@@ -128,10 +128,11 @@ def test_to_resume_costs_what_the_nodes_have_written_and_a_new_node_costs_the_sa
         counted = Counted(nodes, dies=True)
         with pytest.raises(Died):
             execute(counted.graph(), counted.manager)
-        again = Counted(nodes + 3, disk=counted.disk.after_process_death())
+        again = Counted(nodes + 9, disk=counted.disk.after_process_death())
         again.execute(resume)
-        assert len(again.at) == 4, "a finished node was executed again"
-        costs.append((again.at[0], again.of(1, 2)))
+        assert len(again.at) == 10, "a finished node was executed again"
+        # Of eight, because a wait for another thread takes some calls of one, now and then.
+        costs.append((again.at[0], again.of(1, 9)))
     (few, first), (many, last) = costs
     assert many["reads"] <= few["reads"] + 10
     assert many["calls"] < 6 * few["calls"]
