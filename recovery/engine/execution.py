@@ -239,12 +239,17 @@ class Execution(ExecutionBase):
         return busy <= self.waiting + self.children.idle()
 
     def drained(self) -> bool:
-        """Whether no call is in flight any more. The agent function has ended: the streams that it
-        left open have no consumer, not even for a chunk that has just come."""
-        for stream in [one for one in self.streams if one.is_left(ended=True)]:
-            with suppress(Stop):
-                stream.abandon() if sys.exc_info()[1] is not None else stream.refuse()
-        return not self.in_flight
+        """Whether no call is in flight any more; then none begins either. The agent function has
+        ended: the streams that it left open have no consumer, not even for a chunk that has just
+        come."""
+        with self.mutex:
+            for stream in [one for one in self.streams if one.is_left(ended=True)]:
+                with suppress(Stop):
+                    stream.abandon() if sys.exc_info()[1] is not None else stream.refuse()
+            if not self.in_flight:
+                # Invariant: no call of a thread begins beside the record of how the agent ended.
+                self._closed = True
+            return not self.in_flight
 
     # -- the end
 
@@ -260,19 +265,25 @@ class Execution(ExecutionBase):
         """Record that the agent returned ``result``; durable by the next commit. No action of tasks
         that it left running is recorded after that."""
         with self.mutex:
-            # A gather may have turned the exception that stops the agent into a result.
-            self.current_scope().check()
-            self.before_action()
-            self.check_open()
-            lsn, recorded = self.missing()
-            if lsn and not self.drift.may_finish():
-                self.drift.diverge(Sides(lsn, recorded, "the agent returned"))
-            marked = type(result) is Personal
-            packed = pack(result.value if marked else result, "result")
-            event = RunFinished(packed, self._history.step, self.recovery_count)
-            self.record(replace(event, result=result.of(packed)) if marked else event)
-            self._closed = True
-            return replace(event, result=unpack(packed))
+            self._closed = False  # for what the agent's end records itself
+            try:
+                return self._finish(result)
+            finally:
+                self._closed = True
+
+    def _finish(self, result: Any) -> RunFinished:
+        # A gather may have turned the exception that stops the agent into a result.
+        self.current_scope().check()
+        self.before_action()
+        self.check_open()
+        lsn, recorded = self.missing()
+        if lsn and not self.drift.may_finish():
+            self.drift.diverge(Sides(lsn, recorded, "the agent returned"))
+        marked = type(result) is Personal
+        packed = pack(result.value if marked else result, "result")
+        event = RunFinished(packed, self._history.step, self.recovery_count)
+        self.record(replace(event, result=result.of(packed)) if marked else event)
+        return replace(event, result=unpack(packed))
 
     def cancel(self, error: Exception) -> None:
         super().cancel(error)

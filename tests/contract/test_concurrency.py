@@ -14,7 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,16 @@ from typing import Any
 
 import pytest
 
-from recovery import Budget, CheckpointStore, RecoverableAgent, Run, SyncRun, tool
+from recovery import (
+    Budget,
+    CheckpointStore,
+    PermanentError,
+    RecoverableAgent,
+    Run,
+    SyncRun,
+    tool,
+)
+from recovery.agent import recoverable
 from recovery.agent.executions import SyncExecution
 from recovery.agent.replay_order import STRICT_WAIT_S
 from recovery.agent_code.order_warnings import races_of, warn_of_races
@@ -30,7 +39,7 @@ from recovery.control.send import signal
 from recovery.declare.scope import runs_at_work
 from recovery.engine.driver_effects import WaitForTurn
 from recovery.engine.task_state import Blocking
-from recovery.errors import BudgetError, NotAwaitedError
+from recovery.errors import BudgetError, NotAwaitedError, RunFailedError
 from recovery.testing.processes.trial import Plan, Trial, World
 from recovery.testing.simulated.simulated_life import Kill
 from recovery.testing.simulated.virtual_time import Clock, virtual_time
@@ -663,6 +672,51 @@ def test_a_call_that_begins_after_the_agent_has_returned_is_not_made() -> None:
     left.clear()
     assert [type(one).__name__ for one in refused] == ["LeftBehindError"] and not executed
     assert store.run("run").status().state == "finished"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_thread_begins_no_call_while_it_is_recorded_how_the_agent_ended(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing was in flight when the agent ended: so nobody waits for what begins now.
+    go, moved, over = threading.Event(), threading.Event(), threading.Event()
+    refused: list[BaseException] = []
+
+    @tool
+    def act() -> None:
+        executed["x"] += 1
+        moved.set()
+        over.wait(5)
+
+    def later(run: SyncRun) -> None:
+        go.wait(30)
+        try:
+            run.call(act)
+        except BaseException as exc:
+            refused.append(exc)
+        moved.set()
+
+    def agent(run: SyncRun) -> str:
+        left.append(threading.Thread(target=later, args=(run,)))
+        left[0].start()
+        if fails:
+            raise PermanentError("enough")
+        return "done"
+
+    def held(record: Callable[..., Any], *given: Any) -> Any:
+        go.set()
+        moved.wait(30)
+        return record(*given)
+
+    for name in ("finish", "end_if_permanent"):
+        monkeypatch.setattr(recoverable, name, partial(held, getattr(recoverable, name)))
+    store = CheckpointStore()
+    with pytest.raises(RunFailedError) if fails else nullcontext():
+        run_sync(agent, store)
+    over.set()
+    left.pop().join()
+    assert [type(one).__name__ for one in refused] == ["LeftBehindError"] and not executed
+    assert store.run("run").status().state == ("failed" if fails else "finished")
 
 
 def test_a_call_that_is_closed_was_not_forgotten() -> None:
