@@ -59,18 +59,21 @@ class LeftBehindError(RecoveryError):
 
 
 class TaskMismatchError(RecoveryError):
-    """The run exists, with another task. Nothing was executed or written.
+    """The run exists, with another task or, if it was submitted, another agent (``what``). Nothing
+    was executed or written.
 
-    Use another ``run_id`` for the new task, or pass ``recorded`` to resume the old one.
+    Use another ``run_id`` for the new one, or pass ``recorded`` to resume the old one.
     """
 
-    def __init__(self, run_id: str, recorded: Any, given: Any, is_sealed: bool = False) -> None:
+    def __init__(
+        self, run_id: str, recorded: Any, given: Any, is_sealed: bool = False, what: str = "task"
+    ) -> None:
         self.run_id, self.recorded, self.given = run_id, recorded, given
         was, now = (SEALED_TEXT if is_sealed else shorten(one, 2000) for one in (recorded, given))
         super().__init__(
-            f"run {run_id!r} is about another task. Nothing was executed.\n"
+            f"run {run_id!r} is about another {what}. Nothing was executed.\n"
             f"  recorded: {was}\n  given:    {now}\n"
-            "Use another run_id for the new task, or give the recorded task to resume this run."
+            f"Use another run_id for the new {what}, or give the recorded one to resume this run."
         )
 
 

@@ -18,7 +18,8 @@ import typer
 from recovery import CheckpointStore, RecoveryError
 from recovery.agent.stop_signals import ImportedRunError, imported_module
 from recovery.cli.key_options import KeyFileError, encryption_from
-from recovery.cli.terminal import NotThereError, their_own
+from recovery.cli.next_steps import Commands
+from recovery.cli.terminal import NotThereError, opened, their_own
 from recovery.history.store_url import is_url, store_at
 from recovery.inspect.status import status
 from recovery.reports import RunStatus
@@ -159,6 +160,8 @@ def open_store(
         except ImportError as exc:
             raise ValueError(str(exc)) from None
     store = file_store(where, key_file, reading=reading)
+    on_store = Commands("", where, "", key_file).on_store
+    opened.set((store.root, on_store("gc --older-than 30d --dry-run")))
     if not make and not Path(store.root).is_dir():
         raise NotThereError(
             f"{store.root}: there is no such directory, so there are no runs. Name the store: "

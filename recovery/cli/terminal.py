@@ -40,6 +40,8 @@ PIPE_WIDTH = 160
 
 
 program = ContextVar("program", default="recovery")  # whose errors are reported
+# The directory that the command works on, and the command that looks what could go from there.
+opened = ContextVar("opened", default=("", ""))
 
 
 @contextmanager
@@ -93,7 +95,8 @@ def _remedy(exc: OSError) -> str:
     if not isinstance(exc.filename, str):
         return ""
     if exc.errno in FULL:
-        how = " (recovery gc --older-than 30d --dry-run)" * (program.get() == "recovery")
+        store, gc = opened.get()
+        how = f" ({gc})" * (store != "" and Path(exc.filename).is_relative_to(store))
         what = "The disk is full. What was recorded is safe"
         return f". {what}. Free some space{how}, then repeat the command"
     if isinstance(exc, PermissionError):

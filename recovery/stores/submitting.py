@@ -24,6 +24,8 @@ def submit(store: _Logs, submission: Submission) -> bool:
     while True:
         before = submitted(store, submission.run_id)
         if before is not None and not before.is_same(submission):
+            if (agent := before.agent) != submission.agent:
+                raise TaskMismatchError(submission.run_id, agent, submission.agent, what="agent")
             given, is_sealed = submission.task, bool(before.subject)
             raise TaskMismatchError(submission.run_id, before.task, given, is_sealed)
         if before is not None:

@@ -839,7 +839,9 @@ def test_an_error_of_the_system_says_what_to_do(
     monkeypatch.setattr("recovery.cli.terminal.getpwuid", lambda uid: Mock(pw_name="root"))
     (tmp_path / "runs").mkdir()
     done = recovery(tmp_path, "status")
-    assert done.code == 74 and remedy in " ".join(done.err.split())
+    told = " ".join(done.err.split())
+    assert done.code == 74 and remedy in told
+    assert ("gc --older-than 30d --dry-run --store runs)" in told) == (number == errno.ENOSPC)
 
 
 def test_where_no_segment_is_left_the_way_out_is_told(shop: Path) -> None:
