@@ -27,3 +27,8 @@ def holder(exc: LogLockedError) -> str:
         f"{exc.path} is held by {owner}. Nothing was changed. Stop that process first (SIGTERM, if "
         "its agent has stop_on=, loses nothing)"
     )
+
+
+def in_words(exc: Exception) -> str:
+    """The text of an error, in words for a command line."""
+    return f"{holder(exc)}." if isinstance(exc, LogLockedError) else str(exc)

@@ -85,7 +85,8 @@ def test_what_is_refused(stores: tuple[Path, Path], capsys: Any) -> None:
     source, target = map(str, stores)
     with CheckpointStore(source).claim("a"):
         assert run(["copy", "a", "--from", source, "--to", target]) == FOUND
-    assert "is held by" in capsys.readouterr().err and not Path(target, "a").exists()
+    told = capsys.readouterr().err
+    assert "is held by" in told and "takeover=True" not in told and not Path(target, "a").exists()
     assert run(["copy", "--from", source, "--to", target]) == USAGE
     assert run(["copy", "a", "--from", source, "--to", source]) == USAGE
     assert run(["copy", "nope", "--from", source, "--to", target]) == FOUND

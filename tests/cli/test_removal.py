@@ -81,6 +81,7 @@ def test_a_run_that_a_process_has_stays(words: tuple[str, ...], store: Path) -> 
         assert "finished" in left(store)
     if "rm" in words:
         assert done.code == 1 and "is held by process" in done.err and left(store) == ALL
+        assert "takeover=True" not in done.err
     else:
         assert done.code == 0
 

@@ -10,6 +10,7 @@ from eventlog import LogError
 from recovery.cli.exit_codes import FOUND
 from recovery.cli.store_options import AsJson, KeyFile, complete_runs, open_store
 from recovery.cli.terminal import complain, ends_politely, say, show_json
+from recovery.cli.who import in_words
 from recovery.cli.working import working
 from recovery.errors import RecoveryError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
@@ -79,7 +80,7 @@ def command(
                     done = (move_run if move else copy_run)(source, target, run_id)
             except (LogError, RecoveryError, OSError) as exc:
                 failed += 1
-                complain(f"{run_id}: {exc}", FOUND)
+                complain(f"{run_id}: {in_words(exc)}", FOUND)
                 continue
             copied, total = copied + 1, total + done
             if as_json:

@@ -11,6 +11,7 @@ from recovery import RecoveryError
 from recovery.cli.exit_codes import FOUND, USAGE
 from recovery.cli.store_options import KeyFile, StoreOption, Yes, open_store
 from recovery.cli.terminal import complain, confirm, ends_politely, say
+from recovery.cli.who import in_words
 from recovery.text import count, printable
 
 MORE = """\b
@@ -75,6 +76,6 @@ def command(
             confirm("Destroy the key? No one can read these values again.", yes)
             runs.forget(subject, force=force)
         except (RecoveryError, LogError) as exc:
-            raise complain(str(exc).replace("force=True", "--force"), FOUND) from None
+            raise complain(in_words(exc).replace("force=True", "--force"), FOUND) from None
         names = ", ".join(key.hex()[:8] for key in would.keys)
         say(f"forgotten: key {names} is destroyed")

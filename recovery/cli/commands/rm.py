@@ -13,6 +13,7 @@ from recovery import RecoveryError
 from recovery.cli.exit_codes import FOUND
 from recovery.cli.store_options import KeyFile, RunId, StoreOption, Yes, store_of
 from recovery.cli.terminal import complain, confirm, ends_politely, say
+from recovery.cli.who import in_words
 from recovery.ops.remove import remove
 from recovery.reports import RemovedRun
 from recovery.text import age, count, printable, size
@@ -64,8 +65,8 @@ def command(
             confirm(f"Delete {count(len(would), 'run')} for good?", yes)
             gone = remove(runs, run, force=force, children=children)
         except (RecoveryError, LogError) as exc:
-            said = str(exc).replace("force=True", "--force").replace("children=True", "--children")
-            raise complain(said, FOUND) from None
+            said = in_words(exc).replace("force=True", "--force")
+            raise complain(said.replace("children=True", "--children"), FOUND) from None
         freed = sum(one.size for one in gone)
         say(f"deleted {count(len(gone), 'run')}, {size(freed)}")
 
