@@ -22,6 +22,7 @@ import pytest
 from eventlog.encryption import Encryption
 from recovery import CheckpointStore, RecoverableAgent, Resolution, SyncRun, tool
 from recovery.cli import history_view, status_view
+from recovery.control.send import signal
 from recovery.errors import (
     DivergenceError,
     InDoubtError,
@@ -818,6 +819,24 @@ def test_a_run_of_which_a_full_disk_hides_whether_it_was_submitted_is_submitted_
     (run_id,) = re.findall(r"--run (\w+)", done.err)
     assert recovery(tmp_path, *asked, "--run", run_id).out.split() == [run_id]
     assert [one.run_id for one in CheckpointStore(tmp_path / "runs").runs()] == [run_id]
+
+
+def test_a_signal_of_which_nobody_knows_whether_it_was_sent_is_sent_once(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = "signal", "to-wait", "delivered", "7"
+
+    def lost(*words: Any, **options: Any) -> None:
+        signal(*words, **options)
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("recovery.cli.commands.signal.signal", lost)
+        done, named = recovery(shop, *asked), recovery(shop, *asked, "--key", "mine")
+    assert done.code == named.code == 74 and "--key" not in named.err
+    (key,) = re.findall(r"--key (\w+)", done.err)
+    assert "is sent once" in recovery(shop, *asked, "--key", key).out
+    assert len(CheckpointStore(shop / "runs").run("to-wait").status().unread) == 2
 
 
 @pytest.mark.parametrize(

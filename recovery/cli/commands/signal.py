@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from secrets import token_hex
 from typing import Annotated
 
 import typer
 
+from eventlog import LogError
 from recovery.cli.commands.show import commands_for, resume_command
 from recovery.cli.status_view import waits_for_others
 from recovery.cli.store_options import (
@@ -18,7 +20,7 @@ from recovery.cli.store_options import (
     signer,
     store_of,
 )
-from recovery.cli.terminal import ends_politely, hint, say
+from recovery.cli.terminal import ends_politely, hint, note, say
 from recovery.cli.value_arguments import VALUE, AsText, value_given
 from recovery.cli.who import who_or_login
 from recovery.control.send import signal
@@ -66,9 +68,18 @@ def command(
         given = value_given(value, "VALUE", as_text=text)
         runs = store_of(run, store, key_file)
         one = known(runs, run)
-        sent = signal(runs, run, name, given, who=who_or_login(who), key=key, sign=signer(sign))
+        by, drawn = signer(sign), key or token_hex(8)
+        try:
+            sent = signal(runs, run, name, given, who=who_or_login(who), key=drawn, sign=by)
+        except (OSError, LogError, KeyboardInterrupt):
+            if not key:
+                note(
+                    f"{name!r} may have been sent all the same. Repeat the command with "
+                    f"--key {drawn}: it is sent once"
+                )
+            raise
         if not sent:
-            return say(f"run {run}: {name!r} was sent before under key {key!r}, and is sent once")
+            return say(f"run {run}: {name!r} was sent before under key {drawn!r}, and is sent once")
         if other := waits_for_others(one, name):
             say(f"run {run}: sent {name!r}, which it has not asked for: {other}")
             return hint(commands_for(runs, run, store, key_file).next(one))
