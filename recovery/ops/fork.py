@@ -315,8 +315,9 @@ class _Fork:
         end = min((lsn for lsn, step in steps if step > part.step), default=part.seen + 1)
         if is_damaged:
             return end
-        if base is None and (not items or items[0][0].lsn > 1 or (self.above and self.above.base)):
-            why = ": retention has removed it" if self.log.oldest_lsn > 1 else ""
+        is_cut = self.log.oldest_lsn > 1  # a submission, at LSN 1, is no item
+        if base is None and (not items or is_cut or (self.above and self.above.base)):
+            why = ": retention has removed it" if is_cut else ""
             raise self._refused(
                 f"what run {self.run_id!r} did up to the end of step {part.step} "
                 f"is not in its log{why}"

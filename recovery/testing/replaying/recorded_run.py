@@ -24,7 +24,7 @@ from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.errors import DamagedRunError, RecoveryError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.find_run import approvers_of, reader_of
-from recovery.journal.encoding import decode, encode
+from recovery.journal.encoding import decode, encode, is_event
 from recovery.journal.events import (
     AgentRaised,
     RunCancelled,
@@ -144,14 +144,18 @@ def _copied(
             f"the beginning of the run is not in the record{gone}. A replay begins with the first "
             'record. A store with retention="all" keeps it.'
         )
-    started = decode(first)
-    if not isinstance(started, RunStarted):
+    while first is not None and not is_event(first.kind):  # a submission
+        first = next(rest, None)
+    started = decode(first) if first is not None else None
+    if first is None or not isinstance(started, RunStarted):
         raise RecoveryError("no agent has begun this run, so there is nothing to replay")
     if store.approvers is None:  # resolutions were verified when the run used them
         started = replace(started, signed=None)
     made = RecordedRun(store, started.run_id, redacted=export is not None and export.redacted)
     link = ForkedFrom.of(started)
     with store.backend.claim(started.run_id) as log:
+        while log.last_lsn + 1 < first.lsn:
+            log.append(*LEFT_OUT)
         log.append(*encode(started), time_ns=first.time_ns)
         for record in rest:
             _append(log, made, record, link.base if link else 0)

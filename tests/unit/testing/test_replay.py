@@ -183,6 +183,18 @@ def test_the_run_may_be_a_store_a_path_or_an_export(tmp_path: Path) -> None:
         replay(file, gathered)
 
 
+def test_a_run_that_was_submitted_is_replayed_as_any_other(tmp_path: Path) -> None:
+    """Its first record is that it was submitted."""
+    store, file = CheckpointStore(MemoryStore()), tmp_path / "run.jsonl"
+    store.submit("plain", "a task", "r")
+    with pytest.raises(RecoveryError, match="nothing to replay"):
+        replay(store, plain, "r")
+    store, result = recorded(plain, store)
+    file.write_text("".join(f"{line}\n" for line in _lines(store)))
+    assert replay(store, plain, "r").result == replay(file, plain).result == result
+    assert DONE == []
+
+
 def test_a_live_run_is_replayed_while_its_process_has_it(tmp_path: Path) -> None:
     store, result = recorded(simple, CheckpointStore(tmp_path / "runs"))
     with store.claim("r"):

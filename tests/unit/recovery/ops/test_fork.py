@@ -138,6 +138,19 @@ def test_a_fork_of_all_there_is_executes_nothing(store, fn, at_step):
     assert not made
 
 
+@pytest.mark.parametrize("at_step", [0, 1, None])
+def test_a_run_that_was_submitted_is_forked_before_its_first_checkpoint_too(store, at_step):
+    """Its first record is that it was submitted."""
+    store.submit("agent", "otters", "parent")
+    made.clear()
+    ended = RecoverableAgent(agent, store, 9).run_with_recovery_sync("otters", "parent")
+    assert steps_of(store, "parent") == []
+    fork(store, "parent", "child", at_step=at_step)
+    again = run(store, "child")
+    assert again[:2] == ended["result"][:2]
+    assert after(0 if at_step is None else at_step) == Counter(what for what, _ in made)
+
+
 def test_a_fork_begins_with_one_full_checkpoint_if_there_is_one(store):
     run(store, "parent")
     assert steps_of(store, "parent") == [4, 2]
