@@ -57,13 +57,19 @@ class OneCall(Generic[T]):
             await asyncio.sleep(LOOK_S)
 
 
-async def in_thread(function: Callable[[], T]) -> T:
-    """``asyncio.to_thread``; if it raises RuntimeError, the function is never called."""
+async def in_thread(function: Callable[[], T], unused: Callable[[], None] = lambda: None) -> T:
+    """``asyncio.to_thread``; if it raises RuntimeError, the function is never called.
+
+    ``unused`` is called if the function is not: also by a caller that is cancelled first.
+    """
     call = OneCall(function)
     try:
         await asyncio.to_thread(call)
-    except RuntimeError:
+    except BaseException as exc:
         if call.taken() is not None:
+            unused()
+            raise
+        if not isinstance(exc, RuntimeError):
             raise
         await call.ended()
     return call.result()

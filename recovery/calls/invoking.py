@@ -44,20 +44,30 @@ async def invoke(effect: Invoke) -> Any:
 
 
 async def _called_in_thread(effect: Invoke) -> Any:
-    value = await in_thread(partial(_called_here, effect, called))
+    _enter_thread(effect)
+    call, leave = partial(_called_here, effect, called), partial(_leave_thread, effect)
+    value = await in_thread(call, leave)
     return await value if inspect.isawaitable(value) else value
 
 
 def _called_here(effect: Invoke, call: Callable[[Invoke], Any]) -> Any:
     """Call the function in a thread of its own, which may continue after the time-out."""
-    scope = effect.scope
-    if scope is None or scope.call is None:
-        return call(effect)
-    scope.run.enter_thread(scope.call.lsn)
     try:
         return call(effect)
     finally:
-        scope.run.leave_thread(scope.call.lsn)
+        _leave_thread(effect)
+
+
+def _enter_thread(effect: Invoke) -> None:
+    """Note that a thread executes the call, before it is started: it may begin only after the
+    time-out."""
+    if effect.scope is not None and effect.scope.call is not None:
+        effect.scope.run.enter_thread(effect.scope.call.lsn)
+
+
+def _leave_thread(effect: Invoke) -> None:
+    if effect.scope is not None and effect.scope.call is not None:
+        effect.scope.run.leave_thread(effect.scope.call.lsn)
 
 
 def called(effect: Invoke) -> Any:
@@ -88,7 +98,12 @@ def _in_time(effect: Invoke) -> Any:
             ended.set_exception(exc)
 
     context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(work,), daemon=True).start()
+    _enter_thread(effect)
+    try:
+        threading.Thread(target=context.run, args=(work,), daemon=True).start()
+    except RuntimeError:  # no more threads can be started
+        _leave_thread(effect)
+        raise
     assert effect.timeout_s is not None
     if not wait_for_futures([ended], effect.timeout_s).done:
         raise TimedOutError(function_name(effect.function), effect.timeout_s)

@@ -31,6 +31,7 @@ from recovery import (
     tool,
 )
 from recovery.agent.run import Run, SyncRun
+from recovery.calls import invoking
 from recovery.control.resolve import resolve
 from recovery.declare.scope import current_scope
 from recovery.declare.spec import AfterCrash
@@ -446,6 +447,48 @@ def test_not_there_is_not_believed_while_a_thread_still_executes_it(
     assert result() == "tea"
     assert paid == ["tea"]
     loop.close()
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_nor_is_it_believed_of_a_thread_that_begins_after_the_time_out(
+    is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, paid = threading.Event(), list[str]()
+    loop = asyncio.new_event_loop()
+
+    def asked(call: Call) -> Resolution:
+        looked.set()
+        return Resolution.outcome(paid[0]) if paid else Resolution.fail("not there")
+
+    @tool(timeout_s=600, reconcile=asked)
+    def pay(what: str) -> str:
+        paid.append(what)
+        return what
+
+    async def agent(run: Run) -> Any:
+        return await run.call(pay, "tea")
+
+    def plain(run: SyncRun) -> Any:
+        return run.call(pay, "tea")
+
+    def late(effect: Any, *rest: Any, begin: Any = invoking._called_here) -> Any:
+        if effect.scope is None:  # the hook
+            return begin(effect, *rest)
+        if is_async:  # the time is over
+            loop.call_soon_threadsafe(effect.scope.timer.reschedule, 0)
+        looked.wait(60)
+        return begin(effect, *rest)
+
+    monkeypatch.setattr(invoking, "_called_here", late)
+    time_out = SimpleNamespace(done=set())
+    monkeypatch.setattr(invoking, "wait_for_futures", lambda *_: time_out)
+    if is_async:
+        made: Any = RecoverableAgent(agent, CheckpointStore())
+        found = loop.run_until_complete(made.run_with_recovery("task", "run"))
+    else:
+        found = RecoverableAgent(plain, CheckpointStore()).run_with_recovery_sync("task", "run")
+    loop.close()
+    assert found["result"] == "tea" and paid == ["tea"]
 
 
 @pytest.mark.parametrize("in_files", [True, False])
