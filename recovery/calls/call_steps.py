@@ -163,9 +163,10 @@ def resume_call(
     call = call_view(run, recorded.lsn, recorded.intent, given, attempt, form)
     outcome = yield from resume(run, spec, found, call)
     if outcome is None:
-        if recorded.may_have_run:
+        asking = ApprovalRequest.of(recorded)
+        if recorded.may_have_run and asking is None:  # else its approval says that it begins again
             call = another_attempt(run, call)
-        outcome = yield from _made(run, made, call, ApprovalRequest.of(recorded), recorded.tries)
+        outcome = yield from _made(run, made, call, asking, recorded.tries)
     recorded.last = outcome.event
     return call.lsn, outcome
 

@@ -145,6 +145,9 @@ class RecordedCall:
             if event.approved:  # from here on it may have begun, whatever its state was
                 self.last, self.again_lsn = None, lsn
             return
+        has_begun = event.begun if isinstance(event, CallAbandoned) else type(event) is CallRetried
+        if has_begun and self.lacks_approval:
+            self.uncertain = True  # its approval is lost: no call begins before that is recorded
         self.last, self.last_lsn, self.last_ns = event, lsn, time_ns
         self.parked_run = False
         self.from_past_attempt = self.from_past_attempt and isinstance(

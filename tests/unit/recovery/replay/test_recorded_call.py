@@ -93,7 +93,11 @@ def call(options: dict[str, Any], events: str = "", mark: str = "") -> RecordedC
         (ASKS, "", "", "lacks, undecided"),
         (ASKS, "", "uncertain", f"lacks, {OPEN}"),
         (ASKS, "fail", "", "over, lacks"),
-        (ASKS, "cancelled late", "", "cancelled, lacks"),
+        # Their approval is lost, for they have begun.
+        (ASKS, "cancelled late", "", "cancelled, lacks, may have run"),
+        (ASKS, "stopped late", "", f"lacks, {OPEN}"),
+        (ASKS, "tried again", "", f"lacks, {OPEN}"),
+        (ASKS, "tried again, retry", "", "repeat, lacks, undecided"),
         (ASKS, "stopped", "", "not begun, repeat, lacks, undecided"),
         (ASKS, "approved", "", OPEN),
         (ASKS, "stopped, approved", "", OPEN),
