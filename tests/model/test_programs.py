@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from recovery.journal.events import CallDecided, CallResolved, CallReturned
 from tests.model import language as l
 from tests.model.breaks import BREAKS
 from tests.model.corpus_files import HERE, read, save
 from tests.model.hunt import Hunt
+from tests.model.lived import events_of
 from tests.model.printer import printed
 from tests.model.rules import judged
-from tests.model.schedule import Schedule
+from tests.model.schedule import DieAround, Schedule
 from tests.model.table import table_lines, zeros
 from tests.support.broken_tree import ROOT
 
@@ -97,3 +100,19 @@ def test_what_was_found_is_found_no_more(path: Path) -> None:
     found = judged(case.program, case.schedule)
     assert not found.findings, f"{found.findings}\n{printed(case.program)}\n{case.schedule}"
     assert found.excused == said.get("excused", "")
+
+
+def test_an_approval_that_is_asked_for_again_comes_before_the_attempt() -> None:
+    """Else a death between the two would put a call in doubt that has not begun."""
+    case, _ = read(HERE / "approval-that-is-lost-of-a-call-under-way.json")
+    first, asks, *others = case.program.tools
+    settles = replace(asks, after_crash="reconcile")
+    program = replace(case.program, tools=(first, settles, *others))
+    (life,) = case.schedule.lives
+    dies, *more = life.faults
+    assert isinstance(dies, DieAround)
+    lives = (replace(life, faults=(replace(dies, after=False), *more)),)
+    lived = judged(program, replace(case.schedule, lives=lives)).lived
+    about = [event for _, event in events_of(lived.disks[-1]) if getattr(event, "call", 0) == 11]
+    resolved = next(n for n, event in enumerate(about) if isinstance(event, CallResolved))
+    assert [type(event) for event in about[resolved + 1 :]] == [CallDecided, CallReturned]
