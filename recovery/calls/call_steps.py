@@ -164,7 +164,8 @@ def resume_call(
     outcome = yield from resume(run, spec, found, call)
     if outcome is None:
         asking = ApprovalRequest.of(recorded)
-        if recorded.may_have_run and asking is None:  # else its approval says that it begins again
+        # Invariant: a side effect that needs approval is approved before its attempt is recorded.
+        if recorded.may_have_run and (asking is None or spec.repeatable):
             call = another_attempt(run, call)
         outcome = yield from _made(run, made, call, asking, recorded.tries)
     recorded.last = outcome.event

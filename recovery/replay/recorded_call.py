@@ -146,8 +146,8 @@ class RecordedCall:
                 self.last, self.again_lsn = None, lsn
             return
         has_begun = event.begun if isinstance(event, CallAbandoned) else type(event) is CallRetried
-        if has_begun and self.lacks_approval:
-            self.uncertain = True  # its approval is lost: no call begins before that is recorded
+        if has_begun and self.lacks_approval and self.intent.after_crash != "retry":
+            self.uncertain = True  # its approval is lost: no side effect begins without a record
         self.last, self.last_lsn, self.last_ns = event, lsn, time_ns
         self.parked_run = False
         self.from_past_attempt = self.from_past_attempt and isinstance(

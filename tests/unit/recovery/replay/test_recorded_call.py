@@ -98,6 +98,7 @@ def call(options: dict[str, Any], events: str = "", mark: str = "") -> RecordedC
         (ASKS, "stopped late", "", f"lacks, {OPEN}"),
         (ASKS, "tried again", "", f"lacks, {OPEN}"),
         (ASKS, "tried again, retry", "", "repeat, lacks, undecided"),
+        (ASKS | READS, "tried again", "", "lacks, undecided"),
         (ASKS, "stopped", "", "not begun, repeat, lacks, undecided"),
         (ASKS, "approved", "", OPEN),
         (ASKS, "stopped, approved", "", OPEN),
