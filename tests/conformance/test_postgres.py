@@ -115,7 +115,7 @@ def test_statements_are_few(url: str) -> None:
 
 
 def test_a_pooler_may_change_the_server_process_below_a_connection(url: str) -> None:
-    store = PostgresStore(url)
+    store = PostgresStore(url, lease_s=3600)  # else its renewal may come between, and connect anew
     log = store.claim(RUN)
     connections = store.log_server.connections
 
