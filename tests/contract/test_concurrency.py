@@ -494,14 +494,16 @@ def test_outcomes_are_handed_to_threads_in_the_order_in_which_they_are_recorded(
         lives.append(run)
         order: list[str] = []
 
-        def works(name: str, pause: float) -> None:
-            time.sleep(pause * (len(lives) == 1))
+        def works(name: str) -> None:
+            if name == "second" and len(lives) == 1:
+                first.wait(60)
             run.call(look, name)
             order.append(name)
+            first.set()
 
+        first = threading.Event()
         threads = [
-            threading.Thread(target=works, args=args, name=args[0])
-            for args in (("first", 0), ("second", 0.1))
+            threading.Thread(target=works, args=(name,), name=name) for name in ("first", "second")
         ]
         for thread in threads:
             thread.start()

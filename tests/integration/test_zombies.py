@@ -121,8 +121,8 @@ def test_without_a_time_out_not_there_is_not_believed_while_the_process_is_alive
 
 
 def test_a_payment_of_the_old_owner_is_found_when_the_time_is_over(start, tmp_path):
-    zombie = stopped(start("first", timeout_s=4))
-    taker = until(start("taker", timeout_s=4), "looked 0")
+    zombie = stopped(start("first", timeout_s=12))
+    taker = until(start("taker", timeout_s=12), "looked 0")
     assert wakes(zombie, tmp_path)["error"] == "FencedError"
     assert said(taker)["result"] == "first"
     assert payers(tmp_path) == ["first"]
@@ -141,16 +141,16 @@ def test_a_bank_that_compares_fences_refuses_a_process_that_wakes_too_late(
 
 
 def test_a_parked_run_says_until_when_and_the_next_process_keeps_to_that(start, tmp_path):
-    zombie = stopped(start("first", timeout_s=5))
-    first, second = (said(start(role, timeout_s=5, park=0)) for role in ("taker", "next"))
-    assert first["wake_at"] == second["wake_at"] > time.time() - 5
+    zombie = stopped(start("first", timeout_s=20))
+    first, second = (said(start(role, timeout_s=20, park=0)) for role in ("taker", "next"))
+    assert first["wake_at"] == second["wake_at"] > time.time() - 20
     assert "may still execute it until" in second["text"]
     status = CheckpointStore(tmp_path / "runs").run("run").status()
     assert (status.state, status.wake_at) == ("in doubt", first["wake_at"])
     assert not status.needs_person
     time.sleep(max(0, first["wake_at"] - time.time()))
     assert CheckpointStore(tmp_path / "runs").run("run").status().due
-    assert said(start("next", timeout_s=5, park=0))["result"] == "next"
+    assert said(start("next", timeout_s=20, park=0))["result"] == "next"
     zombie.kill()
 
 

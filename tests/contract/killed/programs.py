@@ -44,7 +44,7 @@ charging: list[int] = []  # by slow, in this process
 async def slow(cents: int) -> str:
     did(f"charge {cents}", "receipt")
     charging.append(cents)
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(1.5)
     return "receipt"
 
 
@@ -56,7 +56,7 @@ async def ask(messages: Any) -> str:
 # -- a side effect in doubt, inside other calls
 
 
-@tool(timeout_s=0.25, after_crash="retry")
+@tool(timeout_s=0.75, after_crash="retry")
 async def order(cents: int) -> str:
     return await slow(cents)
 

@@ -587,7 +587,7 @@ def test_many_threads_write_at_once_and_share_flushes(
 
     def slow(fd: int) -> None:
         flushes.append(fd)
-        time.sleep(0.02)
+        time.sleep(0.1)
         fdatasync(fd)
 
     monkeypatch.setattr(os, "fdatasync", slow)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -332,14 +331,16 @@ def test_a_started_call_has_its_time_out() -> None:
 
     @tool(timeout_s=0.05, on_timeout="fail")
     def blocks() -> None:
-        time.sleep(0.5)
+        over.wait(60)
 
     async def loop(journal: CallJournal) -> None:
         with pytest.raises(TimeoutError):
             await journal.start(slow, call_id="1")
         with pytest.raises(TimeoutError):
             journal.start(blocks, call_id="2")
+        over.set()
 
+    over = threading.Event()
     with CallJournal(disk_store(), RUN) as journal:
         asyncio.run(loop(journal))
 
