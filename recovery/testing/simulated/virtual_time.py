@@ -21,8 +21,7 @@ from unittest import mock
 
 _sleep, _monotonic = time.sleep, time.monotonic
 SLICE_S = 0.05  # of a real wait, so that an abandoned run ends
-# Threads that wait for work.
-_IDLE = ("eventlog", "recovery-commit")
+_OURS = ("eventlog", "recovery-commit")  # the names of threads that commit
 _POOL = concurrent.futures.thread._worker.__code__  # where a thread of a pool waits for work
 
 
@@ -71,7 +70,7 @@ class Clock:
             for thread in threading.enumerate()
             if thread not in self._before
             and thread.ident != self._thread
-            and not thread.name.startswith(_IDLE)
+            and not thread.name.startswith(_OURS)
         ]
         if not others:
             return True
@@ -130,8 +129,9 @@ def _wake_up(over: asyncio.Future[None]) -> None:
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop of virtual time. Threads of ``asyncio.to_thread`` become calls a little later,
-    one after the other, so that each run does the same in the same order."""
+    """An event loop of virtual time. Threads of ``asyncio.to_thread``, and those that commit,
+    become calls a little later, one after the other: so each run does the same in the same order,
+    and a commit takes no time."""
 
     def __init__(self, clock: Clock, looks: Looks | None = None) -> None:
         self._waits = _Selector(clock)
@@ -174,7 +174,8 @@ class Loop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        if executor is not None:  # the agent's own: perhaps with processes
+        name = getattr(executor, "_thread_name_prefix", "")
+        if executor is not None and not name.startswith(_OURS):  # perhaps with processes
             self._waits.outside += 1
             outside = super().run_in_executor(executor, func, *args)
             outside.add_done_callback(self._landed)
