@@ -71,12 +71,13 @@ class AsyncExecution(Drivers):
     def _interrupt(self) -> None:
         """Interrupt what is harmless to interrupt: calls that are safe to repeat, neither inside a
         side effect nor around one, and an agent that waits for something else than calls."""
-        busy = {lsn for one in self.side_effects_in_flight.values() for lsn in one.calls}
-        tasks = {task for task, calls in self.interruptible.items() if busy.isdisjoint(calls)}
+        busy = {lsn for one in list(self.side_effects_in_flight.values()) for lsn in one.calls}
+        interruptible = list(self.interruptible.items())  # tools in threads may have loops, too
+        tasks = {task for task, calls in interruptible if busy.isdisjoint(calls)}
         if not self.in_flight and self._root is not None:
             tasks.add(self._root)
         self._cancel(tasks)
-        if len(tasks) < len(self.interruptible):  # there are side effects inside the others
+        if len(tasks) < len(interruptible):  # there are side effects inside the others
             self._loop.call_later(LEAVE_S, self._interrupt)
 
     def stop(self, error: Exception) -> NoReturn:

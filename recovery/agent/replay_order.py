@@ -263,7 +263,7 @@ class Watch:
 
     def _look(self) -> None:
         run = self._run
-        if run.is_closed or run.replay.exhausted:
+        if run.is_closed or run.caught_up():
             return
         if run.replay.matches == self._matches:
             asleep = sorted(

@@ -276,11 +276,11 @@ class Children:
 
     def any_in(self, scope: Scope) -> bool:
         """Whether a call of this scope awaits a child."""
-        return any(session.call.step == scope.path for session in self.sessions.values())
+        return any(one.call.step == scope.path for one in list(self.sessions.values()))
 
     def idle(self) -> int:
         """The number of children that only wait for an event outside them."""
-        return sum(session.idle() for session in self.sessions.values())
+        return sum(session.idle() for session in list(self.sessions.values()))
 
     def cancelled(self, call: Call) -> None:
         """Cancel the child of a call that the agent cancelled, as is recorded."""

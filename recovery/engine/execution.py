@@ -152,7 +152,12 @@ class Execution(ExecutionBase):
         """Wait until ``ready()``, or until the caller is to stop: then raise what stops it. The
         answer and ``turn``: see WaitForTurn."""
         scope = self.current_scope()
-        answer = yield WaitForTurn(lambda: self.must_stop(scope) or ready(), turn)
+
+        def is_ready() -> bool:
+            with self.mutex:  # drivers ask while threads make calls
+                return self.must_stop(scope) or ready()
+
+        answer = yield WaitForTurn(is_ready, turn)
         self.check()
         return answer  # type: ignore[no-any-return]
 
@@ -255,11 +260,12 @@ class Execution(ExecutionBase):
 
     def missing(self) -> tuple[int, str]:
         """The first record that the code has not replayed: LSN and description; 0 if none."""
-        for call in self.replay.unmatched():
-            return call.lsn, call_text(call)
-        for recorded in self.replay.changes:
-            return recorded.lsn, change_text(self._history, recorded)
-        return 0, ""
+        with self.mutex:
+            for call in self.replay.unmatched():
+                return call.lsn, call_text(call)
+            for recorded in self.replay.changes:
+                return recorded.lsn, change_text(self._history, recorded)
+            return 0, ""
 
     def finish(self, result: Any) -> RunFinished:
         """Record that the agent returned ``result``; durable by the next commit. No action of tasks

@@ -321,7 +321,8 @@ class ExecutionBase(ABC):
 
     def caught_up(self) -> bool:
         """Whether no recorded call or message is left that the code may still replay."""
-        return self.replay.exhausted
+        with self.mutex:
+            return self.replay.exhausted
 
     def is_left_by_stop(self) -> bool:
         """Whether records are left only because the run is to stop. Records inside side effects do

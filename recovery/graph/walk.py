@@ -180,7 +180,8 @@ class Walk:
             else:
                 found = f"graph {self.graph.name!r} has no edge {edge}"
             sides = Sides(last, f"node {source} led to node {name} (edge {edge})", found)
-            drift.diverge(sides)
+            with execution_of(run).mutex:
+                drift.diverge(sides)
         # Recorded, so that the next process does not check it again.
         entry = {"node": name, "via": [edge], "dropped": True, "source": source, "next": targets}
         state.take(entry)

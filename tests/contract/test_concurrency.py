@@ -34,12 +34,15 @@ from recovery import (
 from recovery.agent import recoverable
 from recovery.agent.executions import SyncExecution
 from recovery.agent.replay_order import STRICT_WAIT_S
+from recovery.agent.run import execution_of
 from recovery.agent_code.order_warnings import races_of, warn_of_races
 from recovery.control.send import signal
 from recovery.declare.scope import runs_at_work
 from recovery.engine.driver_effects import WaitForTurn
+from recovery.engine.execution import Execution
 from recovery.engine.task_state import Blocking
 from recovery.errors import BudgetError, NotAwaitedError, RunFailedError
+from recovery.replay.matching import Replay
 from recovery.testing.processes.trial import Plan, Trial, World
 from recovery.testing.simulated.simulated_life import Kill
 from recovery.testing.simulated.virtual_time import Clock, virtual_time
@@ -471,6 +474,33 @@ def test_a_set_that_a_tool_returns_is_named_once(
     said = [one.getMessage() for one in caplog.records if "returned a set" in one.getMessage()]
     assert len(said) == named
     assert all("sorted(" in one for one in said)
+
+
+def test_threads_look_one_at_a_time_at_what_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a call fails because the record changes while the event loop looks whose turn it is."""
+    lives, guarded = list[Execution](), list[bool]()
+
+    def watched(look: Callable[..., Any]) -> Callable[..., Any]:
+        def looks(replay: Replay) -> Any:
+            if lives and lives[-1].replay is replay:
+                guarded.append(lives[-1].mutex._is_owned())  # type: ignore[attr-defined]
+            return look(replay)
+
+        return looks
+
+    for name in ("unmatched", "_pass_by"):
+        monkeypatch.setattr(Replay, name, watched(getattr(Replay, name)))
+
+    async def agent(run: Run) -> Any:
+        def works(name: str) -> list[str]:
+            return [send(f"{name}{n}") for n in range(3 if len(lives) == 1 else 6)]
+
+        lives.append(execution_of(run))
+        return await asyncio.gather(*(asyncio.to_thread(works, name) for name in "abc"))
+
+    run(dies_once(agent), CheckpointStore())
+    assert len(executed) == 18 and set(executed.values()) == {1}
+    assert guarded and all(guarded)
 
 
 def test_outcomes_are_handed_to_threads_in_the_order_in_which_they_are_recorded(

@@ -186,9 +186,9 @@ class _Visits:
             return exc, executed
 
     def _is_recorded(self, call_id: str) -> bool:
-        return any(
-            call.key.call_id == call_id for call in execution_of(self.run).replay.unmatched()
-        )
+        run = execution_of(self.run)
+        with run.mutex:
+            return any(call.key.call_id == call_id for call in run.replay.unmatched())
 
 
 class _Node(Standin):
