@@ -430,7 +430,8 @@ def park(
     ``calls``: the failed calls (LSNs) that are retried then; ``stays``: those that are not.
     """
     execution = execution_of(run)
-    execution.record(RunParked(list(calls), why=why, stays=list(stays) or None))
+    with execution.mutex:
+        execution.record(RunParked(list(calls), why=why, stays=list(stays) or None))
     execution.commit()
     for call in [] if calls else stays[:1]:
         key = keys_of(execution.log, {call}, execution.uid).get(call, "")
