@@ -374,13 +374,23 @@ class EventLog:
     def __del__(self) -> None:
         if getattr(self, "_open", False):
             warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2, source=self)
-            self._release()
+            self._open = False
+            self._let_go()
 
     def _release(self) -> None:
         self._open = False
         committer.forget(self)
         if not self._acts:  # else a forked child must not keep what this process holds
             not_in_child(self)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Release the files, and with them the log.
+
+        Invariant: takes no lock that is shared with other logs. The garbage collector calls this in
+        any thread, perhaps one that holds that lock, and at the end of the process, when a thread
+        that held it is gone.
+        """
         self._appender.close_files()
         self._directory.close()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from eventlog.format.record import encode_payload
 from eventlog.testing import SimulatedDisk
 from eventlog.write.appender import BUFFER_SIZE
 from eventlog.write.group_commit import Committable, Committer, commit_all
+from tests.support.paths import ROOT
 
 
 def test_what_was_appended_is_read() -> None:
@@ -132,6 +135,35 @@ def test_after_a_clean_close_a_missing_segment_is_reported_after_a_power_loss_to
 def test_a_log_that_was_not_closed_says_so(tmp_path: Path) -> None:
     with pytest.warns(ResourceWarning, match="not closed"):
         EventLog.open(tmp_path / "log").__del__()
+    EventLog.open(tmp_path / "log").close()
+
+
+ENDS = """
+import sys, threading
+from eventlog import EventLog
+from eventlog.write.group_commit import committer
+
+log = EventLog.open(sys.argv[1])
+log.cycle = log
+held = threading.Event()
+
+def holds():
+    with committer._wake:
+        held.set()
+        threading.Event().wait()
+
+threading.Thread(target=holds, daemon=True).start()
+held.wait()
+del log  # the garbage collector finds it, when the process ends
+"""
+
+
+def test_a_process_ends_whose_log_is_open_and_whose_committer_was_interrupted(
+    tmp_path: Path,
+) -> None:
+    """At the end, Python stops daemon threads where they are: perhaps with a lock, for ever."""
+    words = [sys.executable, "-c", ENDS, str(tmp_path / "log")]
+    subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, timeout=60)
     EventLog.open(tmp_path / "log").close()
 
 
