@@ -39,8 +39,8 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
     "a stop cuts what is inside a side effect": (
         Edit(
             "recovery/agent/executions.py",
-            "self.interruptible.items() if busy.isdisjoint(calls)}",
-            "self.interruptible.items() if calls[-1] not in busy}",
+            "in interruptible if busy.isdisjoint(calls)}",
+            "in interruptible if calls[-1] not in busy}",
         ),
     ),
     "a further attempt makes the calls of the last one again": (
