@@ -64,7 +64,7 @@ TURNS_MAX, TURNS_WHEN_RESTLESS = 20_000, 50
 QUIET_TURNS = 4
 PAUSE_MAX_S = 0.05
 GRACE_S = 0.1  # a thread that was woken may not have noticed yet
-_OWN_THREADS = ("eventlog", "recovery-commit")
+OWN_THREADS = ("eventlog", "recovery-commit")  # the names of the threads that commit
 
 
 @dataclass(eq=False, slots=True)
@@ -331,6 +331,6 @@ class ThreadReplayOrder:
             thread
             for thread in threading.enumerate()
             if thread is not me
-            and not thread.name.startswith(_OWN_THREADS)
+            and not thread.name.startswith(OWN_THREADS)
             and (thread not in self._before or thread in self._callers)
         ]

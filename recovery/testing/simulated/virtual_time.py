@@ -19,9 +19,10 @@ from types import FrameType
 from typing import Any, Protocol
 from unittest import mock
 
+from recovery.agent.replay_order import OWN_THREADS
+
 _sleep, _monotonic = time.sleep, time.monotonic
 SLICE_S = 0.05  # of a real wait, so that an abandoned run ends
-_OURS = ("eventlog", "recovery-commit")  # the names of threads that commit
 _POOL = concurrent.futures.thread._worker.__code__  # where a thread of a pool waits for work
 
 
@@ -70,7 +71,7 @@ class Clock:
             for thread in threading.enumerate()
             if thread not in self._before
             and thread.ident != self._thread
-            and not thread.name.startswith(_OURS)
+            and not thread.name.startswith(OWN_THREADS)
         ]
         if not others:
             return True
@@ -175,7 +176,7 @@ class Loop(asyncio.SelectorEventLoop):
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         name = getattr(executor, "_thread_name_prefix", "")
-        if executor is not None and not name.startswith(_OURS):  # perhaps with processes
+        if executor is not None and not name.startswith(OWN_THREADS):  # perhaps with processes
             self._waits.outside += 1
             outside = super().run_in_executor(executor, func, *args)
             outside.add_done_callback(self._landed)
