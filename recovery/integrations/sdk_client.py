@@ -12,10 +12,11 @@ no others. The SDK itself makes its types of the recorded answer, the first time
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass
@@ -25,18 +26,18 @@ from typing import Any, Literal, TypeVar, cast
 
 from recovery import SyncStream, current_run, tool
 from recovery.errors import NoAnswerError
+from recovery.integrations.event_stream import EVENT_STREAM, EventParser, as_written, is_last
 from recovery.integrations.framework_calls import dumped
 
 C = TypeVar("C")
 Json = dict[str, Any]
-Event = list[Any]  # of a stream: its name, and its data
 
 HTTP_LIBRARIES = ("httpx2", "httpx")
 # How a body is recorded that is no JSON, and what is recorded of the headers.
 CONTENT, TYPE, REQUEST_ID = "_content", "_content_type", "_request_id"
 EVENTS = "events"
 _LEFT_OUT = ("Omit", "NotGiven")  # the SDKs' types of arguments that are not given
-JSON, EVENT_STREAM = "application/json", "text/event-stream"
+JSON = "application/json"
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class _SyncRequests:
                 answer = exchange.taken
                 try:
                     yield _head(answer, made.provider)
-                    events = _Events(answer)
+                    events = EventParser(answer)
                     for data in answer.iter_bytes():
                         yield from events.feed(data)
                     yield from events.end()
@@ -241,9 +242,11 @@ class _AsyncRequests:
                 answer = exchange.taken
                 try:
                     yield _head(answer, made.provider)
-                    events = _Events(answer)
-                    async for data in answer.aiter_bytes():
+                    events, pieces = EventParser(answer), answer.aiter_bytes()
+                    async for data in pieces:
                         for event in events.feed(data):
+                            if is_last(event):
+                                await _read_out(pieces)
                             yield event
                     for event in events.end():
                         yield event
@@ -261,6 +264,15 @@ class _AsyncRequests:
             first, failed = {}, _of_the_body(exc)
         with _exchange(_Exchange(first, stream, failed)):
             return await send()
+
+
+async def _read_out(pieces: AsyncIterator[bytes]) -> None:
+    """Read the end of a complete answer, so that the connection can be used again. Not for longer
+    than OpenAI's SDK: some providers leave the answer open."""
+    with suppress(Exception):
+        async with asyncio.timeout(0.1):
+            async for _ in pieces:
+                pass
 
 
 def _of_the_body(exc: Exception) -> Exception:
@@ -370,57 +382,6 @@ def _split(value: Any) -> list[Any]:
     if not (isinstance(value, dict) and isinstance(value.get(EVENTS), list)):
         raise TypeError(f"the outcome of a request is {value!r:.80}, and not a stream's events")
     return [{name: value[name] for name in (TYPE, REQUEST_ID) if name in value}, *value[EVENTS]]
-
-
-class _Events:
-    """The events in the bytes of a stream; the bytes themselves where they are no events."""
-
-    def __init__(self, answer: Any) -> None:
-        self._is_events = EVENT_STREAM in answer.headers.get("content-type", "")
-        self._rest = b""
-
-    def feed(self, data: bytes) -> Iterator[Event | bytes]:
-        if not self._is_events:
-            yield data
-            return
-        self._rest += data
-        # A line may end with CR, LF or both. The last byte may be half of an end.
-        text, held = (self._rest[:-1], b"\r") if self._rest.endswith(b"\r") else (self._rest, b"")
-        *events, rest = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n")
-        self._rest = rest + held
-        for event in events:
-            yield from _event_in(event)
-
-    def end(self) -> Iterator[Event | bytes]:
-        yield from _event_in(self._rest.rstrip(b"\r"))
-
-
-def _event_in(lines: bytes) -> Iterator[Event]:
-    name, data = "", []
-    for line in lines.decode("utf-8", "replace").split("\n"):
-        key, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if key == "event":
-            name = value
-        elif key == "data":
-            data.append(value)
-    if name or data:
-        text = "\n".join(data)
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = None
-        yield [name, found if isinstance(found, dict | list) else text]
-
-
-def _written(event: Event | bytes) -> bytes:
-    """An event as it came."""
-    if isinstance(event, bytes):
-        return event
-    name, data = event
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-    lines = [f"event: {name}"] * bool(name) + [f"data: {line}" for line in text.split("\n")]
-    return "\n".join([*lines, "", ""]).encode()
 
 
 # -- the HTTP client of a recorded client
@@ -533,7 +494,7 @@ class _SyncBody(_Body):
         if self._failed is not None:
             raise self._failed
         for event in self._stream:
-            yield _written(event)
+            yield as_written(event)
 
     def close(self) -> None:
         self._stream.close()
@@ -544,7 +505,11 @@ class _AsyncBody(_Body):
         if self._failed is not None:
             raise self._failed
         async for event in self._stream:
-            yield _written(event)
+            if is_last(event):
+                # Invariant: the answer is recorded before the SDK has its last event. Behind that
+                # the SDK reads on for a moment and cancels it, which would cancel the call.
+                await self._stream.aclose()
+            yield as_written(event)
 
     async def aclose(self) -> None:
         await self._stream.aclose()

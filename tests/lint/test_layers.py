@@ -96,6 +96,7 @@ PROTOCOLS = {
     "recovery.stores.RunStore",
     "recovery.stores.subject_keys",  # of stores of all kinds
     "recovery.integrations.framework_calls",  # what adapters of frameworks have in common
+    "recovery.integrations.event_stream",  # of model providers
     "recovery.integrations.sdk_client",  # what clients of providers have in common
     "recovery.integrations.versions",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, cast
@@ -140,12 +141,14 @@ def as_text(event: Any) -> bytes:
 class Stream(
     httpx2.SyncByteStream, httpx2.AsyncByteStream, httpx.SyncByteStream, httpx.AsyncByteStream
 ):
-    """Events as a network brings them, in pieces that respect nothing; may break in the middle."""
+    """Events as a network brings them, in pieces that respect nothing; may break in the middle.
+    ``stays_open``: the answer does not end with the events, for an async client."""
 
     def __init__(self, events: list[Any], breaks: bool = False) -> None:
         data = b": a comment\n\n" + b"".join(map(as_text, events))
         self._parts = [data[at : at + 37] for at in range(0, len(data), 37)]
         self._breaks, self.closed = breaks, False
+        self.stays_open = False
         self.library: Any = httpx2
 
     def __iter__(self) -> Iterator[bytes]:
@@ -156,6 +159,8 @@ class Stream(
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for part in self:
             yield part
+        if self.stays_open:
+            await asyncio.Event().wait()
 
     def close(self) -> None:
         self.closed = True

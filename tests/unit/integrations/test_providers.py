@@ -308,6 +308,30 @@ def test_a_stream_that_its_reader_leaves_is_recorded_as_far_as_it_was_read(
     assert len(provider.bodies) == 1 and provider.streams[0].closed
 
 
+@pytest.mark.parametrize("name", ["chat_stream_async", "chat_helper_async"])
+def test_an_answer_that_stays_open_behind_its_last_event_is_served(
+    name: str, provider: Provider
+) -> None:
+    """The SDK reads on for a moment there, and cancels that."""
+    client, found = recorded_openai(provider.async_openai_client()), list[Any]()
+
+    def opened(body: Any) -> httpx2.Response:
+        answer = provider.streamed(_events_of(provider.answer, body))
+        provider.streams[-1].stays_open = True
+        return answer
+
+    provider.next = [opened]
+
+    async def agent(run: Run) -> None:
+        found.append(dumped(await ASYNC[name](client)))
+        if run.recovery_count == 0:
+            raise OSError("once more")
+
+    run(agent, CheckpointStore())
+    assert found[0] == found[1] and len(provider.bodies) == 1
+    assert provider.streams[0].closed
+
+
 # -- what fails
 
 
