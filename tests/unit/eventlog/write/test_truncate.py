@@ -14,10 +14,11 @@ import pytest
 
 import eventlog.read.reader
 import eventlog.read.segments
-from eventlog import EventLog, LogError
+from eventlog import Damage, EventLog, LogError
 from eventlog.dump import verify
 from eventlog.errors import FencedError, WriterFailedError
 from eventlog.files.api import File
+from eventlog.format.frame import HEADER_SIZE
 from eventlog.format.names import segment_name
 from eventlog.testing import SimulatedDisk
 
@@ -170,6 +171,52 @@ def test_a_missing_segment_behind_what_was_removed_is_still_missed() -> None:
         found = [record.lsn for record in reader.records(on_damage=damaged.append)]
     assert found == list(range(17, 31)) and len(damaged) == 1
     assert "LSN 13-16" in str(damaged[0])
+
+
+@pytest.mark.parametrize("before", [14, 31], ids=["some", "all"])
+@pytest.mark.parametrize("after", [0, 1, 9])
+def test_a_damaged_newest_header_makes_no_loss_of_what_was_removed(before: int, after: int) -> None:
+    """It alone says so, until there is another segment."""
+    whole = SimulatedDisk()
+    log = filled(whole)
+    for _ in range(3):
+        oldest = log.truncate_before(before)
+    for lsn in range(31, 31 + after):
+        log.append("event", body(lsn))
+    log.close()
+    there = list(range(oldest, 31 + after))
+    for place in range(HEADER_SIZE):
+        disk, damaged = whole.after_process_death(), list[Damage]()
+        file = disk.open_directory("log").open(names(disk)[-1], write=True)
+        file.pwrite(bytes([file.pread(1, place)[0] ^ 0x10]), place)
+        with EventLog.read("log", files=disk) as reader:
+            found = list(reader.records(on_damage=damaged.append))
+        assert [record.lsn for record in found] == there
+        assert [(one.first_lsn, one.last_lsn) for one in damaged] == [(1, 0)]
+        assert after == 9 or f"before LSN {oldest} count as removed" in str(damaged[0])
+        with EventLog.open("log", files=disk) as log:
+            assert log.append("event", body(31 + after)) == 31 + after
+            assert log.oldest_lsn == oldest
+            found = list(log.records(on_damage=damaged.append))
+        assert [record.lsn for record in found] == [*there, 31 + after]
+        assert not any(one.lost for one in damaged)
+
+
+def test_records_that_go_with_the_newest_header_are_lost_all_the_same() -> None:
+    disk = SimulatedDisk()
+    log = filled(disk)
+    for _ in range(3):
+        log.truncate_before(31)
+    log.append("event", body(31))
+    log.append("event", body(32))
+    log.commit()
+    log._release()
+    (name,) = names(disk)
+    disk.open_directory("log").open(name, write=True).pwrite(bytes(HEADER_SIZE + 100), 0)
+    damaged: list[Damage] = []
+    with EventLog.read("log", files=disk) as reader:
+        assert list(reader.records(on_damage=damaged.append)) == []
+    assert max(one.last_lsn for one in damaged) == 32
 
 
 def test_what_cannot_be_read_is_not_removed() -> None:
