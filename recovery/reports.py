@@ -9,7 +9,7 @@ from recovery.inspect.inbox_view import PendingMessage
 from recovery.inspect.run_event import RunEvent
 from recovery.inspect.status import RunStatus
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.links import ChildRun, ParentRun
+from recovery.journal.related_runs import ChildRun, ParentRun
 from recovery.ops.forget import ForgottenSubject
 from recovery.ops.remove import RemovedRun
 from recovery.replay.error_counts import RunError

@@ -32,7 +32,7 @@ SEGMENT_SIZE = 1 << 20  # an old record is found by reading one
 
 
 class Commits(Protocol):
-    """What sends the batches: see eventlog.remote.link."""
+    """What sends the batches: see eventlog.remote.group_commit."""
 
     def commit_and_wait(
         self, appender: RemoteAppender, target: int, everything: bool = False
@@ -66,13 +66,13 @@ class RemoteAppender:
 
     def __init__(
         self,
-        link: Commits,
+        committer: Commits,
         directory: RemoteDirectory,
         head: Head,
         encrypter: Encrypter | None,
         random_bytes: Callable[[int], bytes],
     ) -> None:
-        self._link, self._directory, self._random_bytes = link, directory, random_bytes
+        self._committer, self._directory, self._random_bytes = committer, directory, random_bytes
         self._key, self.log_id, self.encrypter = head.key, head.log_id, encrypter
         self.owner = Ownership(head.epoch, head)
         self.next_lsn, self.oldest_lsn = head.next_lsn, head.oldest_lsn
@@ -171,7 +171,7 @@ class RemoteAppender:
     def commit(self, target: int) -> None:
         """Make records up to ``target`` durable; one statement for all logs that wait."""
         self.check()
-        self._link.commit_and_wait(self, target)
+        self._committer.commit_and_wait(self, target)
         if self.durable.durable < target:
             self.check()
 
@@ -243,7 +243,7 @@ class RemoteAppender:
                 return
             self._releases = not self._acts  # else the lease runs out by itself
         try:
-            self._link.commit_and_wait(self, self.next_lsn - 1, everything=True)
+            self._committer.commit_and_wait(self, self.next_lsn - 1, everything=True)
             self.check()
         finally:
             self.fail(LogError(f"{self._directory.path}: this log is closed"))

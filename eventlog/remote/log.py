@@ -19,7 +19,7 @@ from eventlog.read.reader import LogReader, Position
 from eventlog.read.segment_files import read_first_frame
 from eventlog.remote.appender import RemoteAppender
 from eventlog.remote.directory import RemoteDirectory
-from eventlog.remote.link import Link
+from eventlog.remote.group_commit import RemoteCommitter
 from eventlog.remote.log_server import Label, Loaded, LogServer
 from eventlog.remote.owner_processes import former_owners
 from eventlog.write.log import EventLog, open_report
@@ -94,26 +94,26 @@ class RemoteLog(EventLog):
 
     Appended records are in this process' memory until the next commit, which sends what all logs
     of the store have, in one statement. After a lost connection a commit waits until it knows what
-    the server has: see ``eventlog.remote.link``.
+    the server has: see ``eventlog.remote.group_commit``.
     """
 
     durability = "power"
 
     def __init__(
         self,
-        link: Link,
+        committer: RemoteCommitter,
         clock: ServerClock,
         loaded: Loaded,
         encryption: Encryption | None,
         label_of: LabelOf,
     ) -> None:
-        began, directory = time.perf_counter(), RemoteDirectory(link.log_server, loaded)
+        began, directory = time.perf_counter(), RemoteDirectory(committer.log_server, loaded)
         reader = RemoteReader(clock, directory, encryption, watched=True)
         encrypter = reader.decoder.encrypter(os.urandom)
         tail = reader.tail()
-        self.appender = RemoteAppender(link, directory, loaded.head, encrypter, os.urandom)
+        self.appender = RemoteAppender(committer, directory, loaded.head, encrypter, os.urandom)
         super().__init__(self.appender, reader, directory)  # type: ignore[arg-type] # as a file's
-        self._link, self._label_of, self.group = link, label_of, link
+        self._committer, self._label_of, self.group = committer, label_of, committer
         self.on_close: Callable[[], None] | None = None
         report = open_report(tail, time.perf_counter() - began)
         self.report = replace(report, clean=not loaded.head.lost, torn_size=0, torn_frames=0)
@@ -150,7 +150,7 @@ class RemoteLog(EventLog):
     def commit_behind(self) -> None:
         """Have everything appended so far committed soon. Returns at once."""
         if self.durable_lsn < self.last_lsn:
-            self._link.commit_behind(self.appender)
+            self._committer.commit_behind(self.appender)
 
 
 def append_in_turn(
@@ -168,8 +168,8 @@ def append_in_turn(
     directory = RemoteDirectory(log_server, loaded)
     reader = RemoteReader(clock, directory, encryption, watched=True)
     encrypter = reader.decoder.encrypter(os.urandom)
-    link = Link(log_server, 0, 0)  # never started
-    appender = RemoteAppender(link, directory, loaded.head, encrypter, os.urandom)
+    committer = RemoteCommitter(log_server, 0, 0)  # never started
+    appender = RemoteAppender(committer, directory, loaded.head, encrypter, os.urandom)
     appender.wakes = wakes
     if loaded.head.number and _is_ours(directory, loaded.head.number, encrypter):
         header = decode_segment_header(

@@ -19,7 +19,7 @@ from recovery.values.sealed import Subjects
 
 if TYPE_CHECKING:
     from eventlog import WritableLog
-    from recovery.engine.lifecycle import RunSession
+    from recovery.engine.run_session import RunSession
     from recovery.history.checkpoint_store_base import CheckpointStoreBase
     from recovery.history.load import History
 

@@ -12,8 +12,8 @@ from weakref import ref
 from eventlog import LogError, WritableLog
 from recovery.agent.replay_order import ReplayOrder, ThreadReplayOrder
 from recovery.agent.shared_commits import GroupCommit, SharedRoundTrips
-from recovery.calls.call_steps import call_steps
 from recovery.calls.cancelled_calls import check_open, record_cancelled
+from recovery.calls.carry_out_call import call_steps
 from recovery.calls.child_runs import Children
 from recovery.calls.invoking import invoke, invoke_sync
 from recovery.declare.settings import Settings

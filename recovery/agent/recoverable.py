@@ -33,10 +33,10 @@ from recovery.declare.settings import Options, Settings
 from recovery.declare.spec import function_name, is_async
 from recovery.engine.drive import drive, drive_async
 from recovery.engine.event_listener import listen
-from recovery.engine.lifecycle import RunSession
 from recovery.engine.metering import warn_if_unmeasured
 from recovery.engine.recovery_report import RecoveryReport, RunResult, report_of
 from recovery.engine.resuming import RECORDED, ResumeSession
+from recovery.engine.run_session import RunSession
 from recovery.engine.unrecordable_results import finish
 from recovery.errors import StoppedError
 from recovery.history.find_run import store_difference

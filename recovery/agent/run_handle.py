@@ -22,7 +22,7 @@ from recovery.inspect.status import RunStatus, status
 from recovery.journal.call import Call, Resolution
 from recovery.journal.events import RunFinished
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.links import ChildRun, ParentRun
+from recovery.journal.related_runs import ChildRun, ParentRun
 from recovery.ops.fork import Changes, fork
 from recovery.ops.remove import RemovedRun, remove
 from recovery.stores.protocol import check_run_id

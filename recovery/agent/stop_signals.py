@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
-from recovery.engine.lifecycle import RunSession
+from recovery.engine.run_session import RunSession
 from recovery.errors import RecoveryError, StoppedError
 
 # The module that a command imports for the agent in it.

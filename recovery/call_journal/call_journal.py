@@ -19,14 +19,14 @@ from recovery.declare.scope import current_call
 from recovery.declare.settings import Settings
 from recovery.declare.spec import AfterCrash, spec_to_call
 from recovery.engine.event_listener import listen
-from recovery.engine.lifecycle import RunSession
+from recovery.engine.run_session import RunSession
 from recovery.errors import RecoveryError, Stop
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History, load
 from recovery.journal.call import Call
 from recovery.journal.events import RunFinished
-from recovery.journal.links import CALL_JOURNAL, CONVERSATION, ParentRun
 from recovery.journal.messages import Messages
+from recovery.journal.related_runs import CALL_JOURNAL, CONVERSATION, ParentRun
 from recovery.replay.call_view import recorded_call_view
 from recovery.stores.protocol import RunStore
 

@@ -21,7 +21,7 @@ from recovery.agent.shared_commits import GroupCommit
 from recovery.call_journal.begun_in_plain_code import SleepInLoop, begun
 from recovery.call_journal.finished_call import FinishedCall
 from recovery.call_journal.known_calls import Identity, KnownCall, KnownCalls
-from recovery.calls.call_steps import (
+from recovery.calls.carry_out_call import (
     assumed_made,
     begin_call,
     call_steps,

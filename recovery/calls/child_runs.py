@@ -23,7 +23,7 @@ from recovery.control.cancel import cancel
 from recovery.declare.scope import Scope
 from recovery.declare.spec import ToolSpec, function_name, is_async
 from recovery.engine.driver_effects import Commit, Effect, Invoke, Sleep
-from recovery.engine.lifecycle import RunSession
+from recovery.engine.run_session import RunSession
 from recovery.errors import (
     ChildFailedError,
     ChildParkedError,
@@ -41,7 +41,7 @@ from recovery.journal.call import Arguments, Call
 from recovery.journal.encoding import encode
 from recovery.journal.events import CallResolved, ChildStarted, RunFailed, RunParked
 from recovery.journal.keys import call_scope
-from recovery.journal.links import RETRIED, ParentRun, child_run_id
+from recovery.journal.related_runs import RETRIED, ParentRun, child_run_id
 from recovery.replay.child_retries import ChildRetries
 from recovery.replay.children import children_of
 from recovery.text import SEALED_TEXT

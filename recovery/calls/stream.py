@@ -1,7 +1,7 @@
 """Streams the chunks of a call to the agent as they come, and records its outcome.
 
-A stream drives the steps of its call (calls.call_steps) by itself, whenever its consumer asks for a
-chunk. It has no task and no buffer: a generator gets no further than its consumer.
+A stream drives the steps of its call (calls.carry_out_call) by itself, whenever its consumer asks
+for a chunk. It has no task and no buffer: a generator gets no further than its consumer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Generic, NoReturn, Self, cast
 from eventlog import Packed, RefusedValueError
 from eventlog.light_dataclass import light_dataclass
 from recovery.agent_code.call_site import call_site, is_over, present
-from recovery.calls.call_steps import call_steps
+from recovery.calls.carry_out_call import call_steps
 from recovery.calls.identity import plainly
 from recovery.declare.spec import ToolSpec, is_generator
 from recovery.engine.drive import drive, drive_async

@@ -8,7 +8,7 @@ from recovery.history.first_record import started_of
 from recovery.journal.encoding import decode, decode_shallow
 from recovery.journal.events import RunStarted
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.links import ChildRun, ChildState, ParentRun
+from recovery.journal.related_runs import ChildRun, ChildState, ParentRun
 from recovery.replay.children import children_of
 
 

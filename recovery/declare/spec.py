@@ -57,7 +57,7 @@ class ToolSpec:
     # object's method.
     owner: str = ""
     bound: tuple[Any, ...] = ()  # arguments that partials have bound
-    call_id: str = ""  # of one call, see calls.call_steps
+    call_id: str = ""  # of one call, see calls.carry_out_call
     subject: str | Callable[..., str | None] | None = None  # to whom calls of it belong
 
     @property

@@ -41,7 +41,7 @@ from recovery.journal.events import (
     RunStarted,
 )
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.links import ParentRun
+from recovery.journal.related_runs import ParentRun
 
 if TYPE_CHECKING:
     from recovery.history.load import History

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recovery.engine.lifecycle import RunSession
+from recovery.engine.run_session import RunSession
 from recovery.errors import RecoveryError
 from recovery.history.find_run import reader_of
 from recovery.history.subject_values import check_readable

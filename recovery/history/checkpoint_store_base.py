@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, cast
 from eventlog import Damage, LogError, WritableLog
 from recovery.history.checkpoint import Checkpoint, RecordedOutcomes, check_fields
 from recovery.history.inventory import Validity
+from recovery.history.manual_checkpoints import ManualCheckpoints
 from recovery.history.restore_checkpoint import (
     BrokenCheckpointError,
     Restored,
@@ -19,7 +20,6 @@ from recovery.history.restore_checkpoint import (
     restore,
 )
 from recovery.history.retention import Kept, Pruning, Retention
-from recovery.history.saving import Saving
 from recovery.history.store_url import store_at
 from recovery.history.write_checkpoint import CheckpointWriter
 from recovery.stores.file import FileStore
@@ -81,7 +81,7 @@ class CheckpointStoreBase:
 
             self.approvers = Known.of(approvers)
         self.backend = _backend_of(storage_backend, durability, encryption)
-        self._saving: dict[str, Saving] = {}  # the least recently used first
+        self._saving: dict[str, ManualCheckpoints] = {}  # the least recently used first
 
     def save(self, checkpoint: Checkpoint) -> str:
         """Save ``checkpoint``; returns its id. Durable when this returns. Only changes are written.
@@ -146,7 +146,7 @@ class CheckpointStoreBase:
             return Validity(False, f"checksum is {found}, recorded {checkpoint.checksum}")
         return Validity(True)
 
-    def saving(self, run_id: str) -> Saving:
+    def saving(self, run_id: str) -> ManualCheckpoints:
         """Not for users: saves checkpoints to a run. It holds the run's log until the store closes
         it, or ``close_run``."""
         saving = self._saving.pop(check_run_id(run_id), None)
@@ -156,7 +156,9 @@ class CheckpointStoreBase:
                     self.close_run(next(iter(self._saving)))
             log = self.backend.claim(run_id)
             try:
-                saving = Saving(log, run_id, self.approvers, self.retention, self.pruning)
+                saving = ManualCheckpoints(
+                    log, run_id, self.approvers, self.retention, self.pruning
+                )
             except BaseException:
                 log.close()
                 raise

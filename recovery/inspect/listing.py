@@ -15,7 +15,7 @@ from recovery.inspect.inbox_view import PendingMessage
 from recovery.inspect.listing_file import ENTRY_MAX, ListingFile, files_of, release
 from recovery.inspect.status import RunStatus, StatusRead, read_status
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.links import ParentRun
+from recovery.journal.related_runs import ParentRun
 from recovery.journal.usage import Usage
 from recovery.replay.error_counts import RunError
 from recovery.replay.progress import Progress

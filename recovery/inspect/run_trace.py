@@ -7,7 +7,7 @@ from collections.abc import Callable
 from recovery.inspect.span import Span, span_id, trace_id
 from recovery.journal.events import RunStarted
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.links import ParentRun
+from recovery.journal.related_runs import ParentRun
 
 DEPTH_MAX = 100  # of runs that started one another, in the search for the first
 

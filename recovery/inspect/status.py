@@ -28,7 +28,7 @@ from recovery.journal.events import (
     RunUndone,
 )
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.links import CALL_JOURNAL, CONVERSATION, ParentRun
+from recovery.journal.related_runs import CALL_JOURNAL, CONVERSATION, ParentRun
 from recovery.journal.run_label import wake_time
 from recovery.journal.submission import Submission, first_record_of, submission_of
 from recovery.replay.crash_counts import crashes_in_a_row

@@ -13,7 +13,7 @@ from recovery.history.find_run import Store, backend_of, reader_of
 from recovery.inspect.states import OPEN, State
 from recovery.inspect.status import RunStatus, status
 from recovery.journal.encoding import decode_shallow
-from recovery.journal.links import ChildRun
+from recovery.journal.related_runs import ChildRun
 from recovery.replay.children import children_of
 
 # Runs in these states are never resumed, except a conversation that its program opens again. A

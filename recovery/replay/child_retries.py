@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from recovery.journal.events import CallResolved, Event
-from recovery.journal.links import RETRIED
+from recovery.journal.related_runs import RETRIED
 
 
 class ChildRetries:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from recovery.journal.events import CallIntended, ChildStarted, Event
-from recovery.journal.links import ChildRun, ChildState
+from recovery.journal.related_runs import ChildRun, ChildState
 from recovery.replay.recorded_call import RecordedCall, fold
 
 

@@ -15,7 +15,7 @@ from eventlog.errors import UnreachableError
 from eventlog.format.record import encode_payload
 from eventlog.remote.appender import RemoteAppender
 from eventlog.remote.directory import RemoteDirectory
-from eventlog.remote.link import Link
+from eventlog.remote.group_commit import RemoteCommitter
 from eventlog.remote.log import RemoteLog, RemoteReader, ServerClock, append_in_turn
 from eventlog.remote.log_server import (
     HEAD_ALONE,
@@ -57,11 +57,11 @@ class RemoteStore:
             raise ValueError(f"lease_s is 1 or more, not {lease_s}")
         self.log_server, self.clock, self.lease_s = log_server, clock, lease_s
         self.address, self.encryption = log_server.address, encryption
-        self._link = Link(log_server, lease_s, patience_s)
+        self._committer = RemoteCommitter(log_server, lease_s, patience_s)
 
     def use(self, log_server: LogServer) -> None:
         """For tests: use this server of logs, which may lose connections."""
-        self.log_server = self._link.log_server = log_server
+        self.log_server = self._committer.log_server = log_server
 
     def claim(self, run_id: str, takeover: bool = False) -> WritableLog:
         """See ``RunStore.claim``."""
@@ -70,14 +70,14 @@ class RemoteStore:
             loaded = self.loaded_run(head)
             if loaded is None or loaded.head.epoch != head.epoch:
                 raise self._locked(loaded.head if loaded else head)
-            log = RemoteLog(self._link, self.clock, loaded, self.encryption, _label)
+            log = RemoteLog(self._committer, self.clock, loaded, self.encryption, _label)
             log.on_close = lambda: self.closed_run(head)
         except BaseException:
             self.closed_run(head)
             with suppress(Exception):
                 self._release(head)
             raise
-        self._link.opened(log.appender)
+        self._committer.opened(log.appender)
         return log
 
     def _claimed(self, run_id: str, takeover: bool) -> Head:
@@ -108,7 +108,11 @@ class RemoteStore:
     def _release(self, head: Head) -> None:
         """Let go of a log that could not be opened."""
         appender = RemoteAppender(
-            self._link, RemoteDirectory(self.log_server, Loaded(head, [])), head, None, os.urandom
+            self._committer,
+            RemoteDirectory(self.log_server, Loaded(head, [])),
+            head,
+            None,
+            os.urandom,
         )
         appender.close()
 

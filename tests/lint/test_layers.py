@@ -297,7 +297,11 @@ def test_every_room_is_there_and_named() -> None:
         ("eventlog.write.log", "def f():\n    from recovery.agent.run import Run", "upwards"),
         ("eventlog.format.frame", "from eventlog.files.posix import OSFiles", "upwards: eventlog"),
         ("recovery.agent.run", "import logdump", "upwards: logdump"),
-        ("recovery.calls.call_steps", "from recovery.agent import run", "upwards: recovery.agent"),
+        (
+            "recovery.calls.carry_out_call",
+            "from recovery.agent import run",
+            "upwards: recovery.agent",
+        ),
         (
             "recovery.replay.matching",
             "if TYPE_CHECKING:\n    from recovery.engine.execution_base import ExecutionBase",

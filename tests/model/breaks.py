@@ -65,7 +65,7 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
         ),
     ),
     "captured variables are not compared": (
-        Edit("recovery/calls/call_steps.py", "    if why is not None:\n", "    if False:\n"),
+        Edit("recovery/calls/carry_out_call.py", "    if why is not None:\n", "    if False:\n"),
     ),
     "what a partial binds tells no calls apart": (
         Edit(
@@ -91,7 +91,7 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
     ),
     "outcomes are served in any order": (
         Edit(
-            "recovery/calls/call_steps.py",
+            "recovery/calls/carry_out_call.py",
             "lambda: replay.is_next(outcome), turn=outcome",
             "lambda: True, turn=0",
         ),

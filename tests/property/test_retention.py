@@ -23,7 +23,7 @@ from recovery.inspect.status import RunStatus, runs
 from recovery.journal.encoding import encode
 from recovery.journal.events import Event, RunCancelled, RunFailed, RunFinished, RunStarted
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.links import ParentRun
+from recovery.journal.related_runs import ParentRun
 from recovery.ops.gc import gc
 from recovery.ops.remove import ENDED, remove
 from recovery.stores import protocol

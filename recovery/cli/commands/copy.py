@@ -8,10 +8,10 @@ import typer
 
 from eventlog import LogError
 from recovery.cli.exit_codes import FOUND
+from recovery.cli.progress import working
 from recovery.cli.store_options import AsJson, KeyFile, complete_runs, open_store
 from recovery.cli.terminal import complain, ends_politely, say, show_json
 from recovery.cli.who import in_words
-from recovery.cli.working import working
 from recovery.errors import RecoveryError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.ops.copy_run import copy_run, move_run

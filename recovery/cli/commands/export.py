@@ -7,9 +7,9 @@ from contextlib import nullcontext
 
 import typer
 
+from recovery.cli.progress import working
 from recovery.cli.store_options import KeyFile, Redact, RunId, StoreOption, store_of
 from recovery.cli.terminal import ends_politely
-from recovery.cli.working import working
 from recovery.history.find_run import reader_of
 from recovery.ops.redacted_export import export_redacted
 from recovery.values.render import Redaction

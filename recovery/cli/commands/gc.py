@@ -9,12 +9,12 @@ from typing import Annotated, cast
 
 import typer
 
+from recovery.cli.progress import working
 from recovery.cli.status_view import STYLES
 from recovery.cli.store_options import AsJson, KeyFile, StoreOption, Yes, open_store
 from recovery.cli.tables import Column, show_table
 from recovery.cli.terminal import confirm, ends_politely, say, show_json
 from recovery.cli.times import seconds_of
-from recovery.cli.working import working
 from recovery.inspect.states import State
 from recovery.ops.gc import gc
 from recovery.ops.remove import COLLECTED, OVER

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from typer import Exit
 
-import recovery.cli.working as working_module
+import recovery.cli.progress as working_module
 from recovery.cli.pager import paged
+from recovery.cli.progress import working
 from recovery.cli.tables import Column, show_table
-from recovery.cli.working import working
 from tests.cli.harness import RUNS, SGR, Processes, call
 
 PAGER = f"{sys.executable} pager.py"  # says how it was called, and passes the text on

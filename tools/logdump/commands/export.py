@@ -14,9 +14,9 @@ from eventlog.transfer import export
 from logdump.context import Context, LogPath
 from logdump.places import inside
 from logdump.show import problems
+from recovery.cli.progress import working
 from recovery.cli.store_options import KeyFile, StoreOption
 from recovery.cli.terminal import note
-from recovery.cli.working import working
 from recovery.stores.protocol import INBOX
 
 MORE = """\b

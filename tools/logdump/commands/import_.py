@@ -14,8 +14,8 @@ from eventlog.encryption import Encryption
 from eventlog.format.envelope import KEY_ID
 from eventlog.transfer import import_
 from logdump.context import Context, UsageError
+from recovery.cli.progress import working
 from recovery.cli.store_options import KeyFile, StoreOption
-from recovery.cli.working import working
 from recovery.text import count, printable
 
 MORE = """\

@@ -16,8 +16,8 @@ from logdump.diff.screen import Screen
 from logdump.places import beside
 from logdump.show import as_line
 from recovery import RecoveryError
+from recovery.cli.progress import working
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
-from recovery.cli.working import working
 from recovery.history.first_record import started_of
 from recovery.inspect.compare import ComparedRun, compared, outline_both
 from recovery.inspect.differences import Ended, FoundDifference, RunComparison, Side, rendered

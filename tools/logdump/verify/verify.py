@@ -17,8 +17,8 @@ from logdump.show import as_line, finding_line, place_line, summary_line
 from logdump.verify.consequences import Consequences, InboxConsequences, Refusal, is_run
 from recovery import RecoveryError
 from recovery.cli.exit_codes import IO_ERROR, NO_KEY
+from recovery.cli.progress import working
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
-from recovery.cli.working import working
 from recovery.history.store_url import is_url, split_run, store_at
 from recovery.inspect.calls_without_outcome import OpenCall
 from recovery.inspect.status import RunStatus, status_of

@@ -21,7 +21,7 @@ from recovery import (
     SyncRun,
     tool,
 )
-from recovery.engine.lifecycle import RunSession
+from recovery.engine.run_session import RunSession
 from recovery.errors import RunFailedError
 from recovery.text import SEALED_TEXT
 from tests.support.lives import Died

@@ -18,7 +18,7 @@ from recovery.journal.events import (
     SignalTaken,
     StepStarted,
 )
-from recovery.journal.links import RETRIED
+from recovery.journal.related_runs import RETRIED
 from recovery.replay.run_owners import Elsewhere
 from recovery.replay.running_totals import KINDS, Accumulators
 

@@ -42,7 +42,7 @@ class _OnServer(Protocol):
     appender: RemoteAppender
 
 
-class Link:
+class RemoteCommitter:
     """The thread that commits the logs of one store and renews their leases.
 
     ``lease_s``: how long a log stays held after the last commit or renewal. ``patience_s``: how
@@ -52,7 +52,7 @@ class Link:
     def __init__(self, log_server: LogServer, lease_s: float, patience_s: float) -> None:
         self.log_server, self.lease_s, self.patience_s = log_server, lease_s, patience_s
         self._reset()
-        in_forked_child(self, Link._reset)
+        in_forked_child(self, RemoteCommitter._reset)
 
     def _reset(self) -> None:
         self._wake = threading.Condition()
@@ -138,7 +138,7 @@ class Link:
                         self._wake.notify()
             if due is not None:
                 self._send(due)
-        finally:  # interrupted, it leaves what it has not answered to the link's thread
+        finally:  # interrupted, it leaves what it has not answered to the committer's thread
             if due is not None:
                 self._sent()
         if due is not None and self._thread is None and self._waiting:
@@ -153,7 +153,7 @@ class Link:
 
     def _start(self) -> None:
         if self._thread is None:
-            thread = threading.Thread(target=self._run, name="eventlog-link", daemon=True)
+            thread = threading.Thread(target=self._run, name="eventlog-remote", daemon=True)
             thread.start()  # raises RuntimeError where no more can be started
             self._thread = thread
 
@@ -242,7 +242,7 @@ class Link:
                     self._waiting[appender] = left
                 else:
                     self._waiting.pop(appender, None)
-        # Interrupted, it leaves the others to the link's thread, which may call one a second time.
+        # Interrupted, it leaves the others to the committer's thread, which may call one again.
         while self._ended:
             done, failure = self._ended[0]
             done(failure)

@@ -13,7 +13,7 @@ import pytest
 from eventlog.errors import UnreachableError
 from eventlog.remote.appender import RemoteAppender
 from eventlog.remote.directory import RemoteDirectory
-from eventlog.remote.link import Link
+from eventlog.remote.group_commit import RemoteCommitter
 from eventlog.remote.log_server import Batch, Head, Loaded, LostConnectionError, Owner
 
 
@@ -34,21 +34,23 @@ class Server:
         return {one.key: (one.expected, False) for one in batches}
 
 
-def linked(*first: Exception, patience_s: float = 30.0) -> tuple[Link, Callable[[int], Any]]:
-    """A link, and what makes logs with a record each."""
+def committing(
+    *first: Exception, patience_s: float = 30.0
+) -> tuple[RemoteCommitter, Callable[[int], Any]]:
+    """A committer, and what makes logs with a record each."""
     server: Any = Server(*first)
-    link = Link(server, 30.0, patience_s)
+    committer = RemoteCommitter(server, 30.0, patience_s)
 
     def log(key: int) -> Any:
         owner = Owner(1, "here", "", "t")
         ends = (1, 1, 0, 1, 0, 0, 0, 0)
         head = Head(key, f"run{key}", bytes(16), 1, owner, 0, True, True, (), *ends)
         directory = RemoteDirectory(server, Loaded(head, []))
-        appender = RemoteAppender(link, directory, head, None, os.urandom)
+        appender = RemoteAppender(committer, directory, head, None, os.urandom)
         appender.append(1, 1, b"x" * 16)
         return SimpleNamespace(appender=appender)
 
-    return link, log
+    return committer, log
 
 
 class Answer:
@@ -71,35 +73,35 @@ REFUSED = ValueError("cannot execute UPDATE in a read-only transaction")
 
 
 def test_a_standby_that_answers_for_a_lost_primary_is_asked_until_it_is_promoted() -> None:
-    link, log = linked(LostConnectionError("the primary died"), REFUSED)
+    committer, log = committing(LostConnectionError("the primary died"), REFUSED)
     answer = Answer()
-    link.commit([log(1)], answer)
+    committer.commit([log(1)], answer)
     assert answer.wait() is None
 
 
 def test_a_standby_that_is_not_promoted_is_an_error_of_the_commit() -> None:
     refusals = [REFUSED] * 1000
-    link, log = linked(LostConnectionError("the primary died"), *refusals, patience_s=0.1)
+    committer, log = committing(LostConnectionError("the primary died"), *refusals, patience_s=0.1)
     answer = Answer()
-    link.commit([log(1)], answer)
+    committer.commit([log(1)], answer)
     assert isinstance(answer.wait(), UnreachableError)
 
 
 def test_without_a_thread_of_its_own_the_link_sends_in_that_of_the_caller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    link, log = linked()
+    committer, log = committing()
     with monkeypatch.context() as patched:
         refused = SimpleNamespace(Thread=refuse, current_thread=threading.current_thread)
-        patched.setattr("eventlog.remote.link.threading", refused)
+        patched.setattr("eventlog.remote.group_commit.threading", refused)
         with pytest.raises(RuntimeError, match="can't start new thread"):
-            link.opened(log(1).appender)
+            committer.opened(log(1).appender)
         one, answer = log(2), Answer()
-        link.commit_behind(one.appender)
-        link.commit([one], answer)
+        committer.commit_behind(one.appender)
+        committer.commit([one], answer)
         assert answer.wait() is None and one.appender.durable.durable == 1
     answer = Answer()
-    link.commit([log(3)], answer)
+    committer.commit([log(3)], answer)
     assert answer.wait() is None
 
 
@@ -110,7 +112,7 @@ def refuse(**options: Any) -> Any:
 def test_who_is_interrupted_while_it_tells_others_leaves_the_rest_to_the_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    link, log = linked()
+    committer, log = committing()
     interrupts, answer = [KeyboardInterrupt], Answer()
 
     def first(log: Any, error: Exception | None) -> None:
@@ -118,10 +120,10 @@ def test_who_is_interrupted_while_it_tells_others_leaves_the_rest_to_the_thread(
             raise interrupts.pop()
 
     with monkeypatch.context() as patched:  # its thread must not be faster than the caller
-        patched.setattr(link, "_start", lambda: None)
-        link.commit([log(1)], first)
-        link.commit([log(2)], answer)
+        patched.setattr(committer, "_start", lambda: None)
+        committer.commit([log(1)], first)
+        committer.commit([log(2)], answer)
         with pytest.raises(KeyboardInterrupt):
-            link.commit_and_wait(log(3).appender, 1)
-    link.commit_behind(log(4).appender)
+            committer.commit_and_wait(log(3).appender, 1)
+    committer.commit_behind(log(4).appender)
     assert answer.wait() is None

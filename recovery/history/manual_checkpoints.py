@@ -52,7 +52,7 @@ class _Lane:
     is_new: bool
 
 
-class Saving:
+class ManualCheckpoints:
     """Saves checkpoints to a run, whose log it owns. ``step``: of the newest one."""
 
     def __init__(

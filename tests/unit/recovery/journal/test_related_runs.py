@@ -8,7 +8,7 @@ from recovery import RecoveryError
 from recovery.errors import DamagedRunError
 from recovery.journal.events import RunStarted
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.links import RUN_ID_SIZE_MAX, ParentRun, child_run_id
+from recovery.journal.related_runs import RUN_ID_SIZE_MAX, ParentRun, child_run_id
 
 FORK = ForkedFrom("old", "uid", 3, 20, until=9, base=8)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recovery.errors import RecoveryError, RunFailedError, TaskMismatchError
 from recovery.history.subject_values import check_readable
-from recovery.journal.links import ParentRun
+from recovery.journal.related_runs import ParentRun
 from recovery.journal.submission import Submission, submission_of
 from recovery.journal.user_code import traceback_of
 from recovery.text import SEALED_TEXT, quoted
