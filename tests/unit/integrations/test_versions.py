@@ -28,7 +28,7 @@ REFUSED = {
 
 
 def test_each_integration_is_tried() -> None:
-    own = {"framework_calls", "hive", "sdk_client", "versions"}  # Hive is not imported
+    own = {"event_stream", "framework_calls", "hive", "sdk_client", "versions"}
     assert {one.name for one in pkgutil.iter_modules(integrations.__path__)} == {*REFUSED} | own
 
 
