@@ -34,7 +34,7 @@ from eventlog.read.log_end import Tail, encoded, index_of, newest_snapshot
 from eventlog.read.payloads import Decoder
 from eventlog.read.sealed import Sealed, Wanted, with_any_of
 from eventlog.read.segment_files import identify, read_segment
-from eventlog.read.segments import RETRIES_MAX, Listing, SegmentInfo, retried
+from eventlog.read.segments import RETRIES_MAX, Listing, SegmentInfo, or_removed, retried
 from eventlog.read.stream import sound_in_pieces
 
 _logger = logging.getLogger("eventlog")
@@ -438,7 +438,7 @@ class LogReader:
                 continue
             expected = max(expected, info.oldest_lsn)
             if position.offset == 0 and info.first_lsn > expected:
-                yield _missing(info, expected, {info.number for info in infos})
+                yield _missing(info, expected, infos)
             yield from self._decoded(info, mark, position)
         lost = _unreadable(mark, infos)
         if lost is not None and position.lsn <= lost.last_lsn:
@@ -470,9 +470,10 @@ class Position:
         self.number = self.offset = self.frame = 0
 
 
-def _missing(info: SegmentInfo, expected: int, numbers: set[int]) -> Damage:
-    gap = info.number - 1 not in numbers
+def _missing(info: SegmentInfo, expected: int, infos: list[SegmentInfo]) -> Damage:
+    gap = info.number - 1 not in {one.number for one in infos}
     what = f"{segment_name(info.number - 1)} is missing" if gap else "records are missing"
+    what += or_removed(infos, expected)
     return Damage(info.number, 0, 0, expected, info.first_lsn - 1, what)
 
 
@@ -481,4 +482,5 @@ def _unreadable(mark: DurableMark, infos: list[SegmentInfo]) -> Damage | None:
     if any(info.first_lsn for info in infos) or not mark.durable:
         return None
     number, oldest = (infos[-1].number, infos[-1].oldest_lsn) if infos else (0, 1)
-    return Damage(number, 0, 0, oldest, mark.durable, "no segment is readable")
+    what = f"no segment is readable{or_removed(infos, oldest)}"
+    return Damage(number, 0, 0, oldest, mark.durable, what)

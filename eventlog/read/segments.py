@@ -80,7 +80,7 @@ class Listing:
         return self._log_id(mark[0] if mark else None, numbers)
 
     def oldest_lsn(self) -> int:
-        """Records before this LSN were removed on purpose; the newest header says so."""
+        """Records before this LSN were removed on purpose; the newest readable header says so."""
         return retried(self._oldest_now)
 
     def _oldest_now(self) -> int:
@@ -272,24 +272,8 @@ class Listing:
         return max(ids, key=lambda log_id: ids[log_id]) if ids else marked
 
     def _oldest_lsn(self, log_id: bytes | None, numbers: list[int]) -> int:
-        """As the newest header says. A damaged one may have said a higher LSN than the others: then
-        the log begins where its first segment does, and the damage says so. A first segment that is
-        lost as well would be a second fault.
-        """
-        if not numbers:
-            return 1
-        headers = (self._ours(number, log_id) for number in reversed(numbers))
-        said = next((header.oldest_lsn for header in headers if header is not None), 1)
-        is_damaged = self.header(numbers[-1]) is None
-        return max(said, self._begin(numbers[0], log_id)) if is_damaged else said
-
-    def _begin(self, number: int, log_id: bytes | None) -> int:
-        """The first LSN of the first segment; 1 where that is not certain."""
-        header = self.header(number)
-        if header is None:
-            frame, _ = self.first_frame(number)
-            return 1 if frame is None else frame.lsn
-        return 1 if self._ours(number, log_id) is None else header.first_lsn
+        headers = (self.header(number) for number in reversed(numbers))
+        return next((h.oldest_lsn for h in headers if h is not None and h.log_id == log_id), 1)
 
     def _segment_info(
         self, number: int, superseded_at: int | None, log_id: bytes | None, oldest: int
@@ -305,10 +289,17 @@ class Listing:
         # A segment gets its name after its header is durable: a crash cannot cause this.
         start = identify(read_segment(self._directory, number))
         what = "segment header fails its CRC" + ("" if start else "; no frame found")
-        if superseded_at is None and oldest > 1:  # the newest, which would have said it
-            what += f"; records before LSN {oldest} count as removed on purpose"
         damage = Damage(number, 0, HEADER_SIZE, 1, 0, what)
         return SegmentInfo(number, start[1] if start else 0, superseded_at, None, damage, oldest)
+
+
+def or_removed(infos: list[SegmentInfo], first: int) -> str:
+    """What is to be said of missing records from ``first`` on, if the log begins behind them and a
+    header is damaged: that one may have said that they were removed on purpose."""
+    begins_late = infos and infos[0].number > 1 and first <= infos[0].oldest_lsn
+    if begins_late and any(info.header is None for info in infos):
+        return " (or removed on purpose, as the damaged header may have said)"
+    return ""
 
 
 def _with_foreign_mark(info: SegmentInfo) -> SegmentInfo:

@@ -20,7 +20,7 @@ from eventlog.format.torn_or_damaged import End, Segment
 from eventlog.read.reader import LogReader
 from eventlog.read.sealed import Sealed
 from eventlog.read.segment_files import read_mark
-from eventlog.read.segments import SegmentInfo
+from eventlog.read.segments import SegmentInfo, or_removed
 from eventlog.read.stream import sound_in_pieces
 
 TORN, DAMAGED, MISSING, BAD_SNAPSHOT, GAP, NOT_A_LOG = 1, 2, 4, 8, 16, 32
@@ -124,7 +124,7 @@ def examine(
             break
         totals.segments += 1
         check = _SegmentCheck(info, infos[i + 1] if i + 1 < len(infos) else None)
-        yield from _check_start(reader, check, previous, expected)
+        yield from _check_start(reader, check, infos, previous, expected)
         previous = info.number
         if not info.first_lsn:
             continue
@@ -325,7 +325,11 @@ def _torn_text(end: End) -> str:
 
 
 def _check_start(
-    reader: LogReader, check: _SegmentCheck, previous: int, expected: int
+    reader: LogReader,
+    check: _SegmentCheck,
+    infos: list[SegmentInfo],
+    previous: int,
+    expected: int,
 ) -> Iterator[Finding]:
     """A segment's header, and whether it continues where the log was."""
     info = check.info
@@ -340,7 +344,7 @@ def _check_start(
             yield from check.placed(0)
     first = max(expected, info.oldest_lsn)
     last = info.first_lsn - 1 if info.first_lsn else 0
-    gone = range(previous + 1, info.number)
+    gone, perhaps = range(previous + 1, info.number), or_removed(infos, first)
     if gone and last >= first:
         yield Finding(
             MISSING,
@@ -349,15 +353,14 @@ def _check_start(
             0,
             first,
             last,
-            f"{_names(gone)} missing: {_loss(first, last)}",
+            f"{_names(gone)} missing{perhaps}: {_loss(first, last)}",
         )
     elif gone and previous:
         # Its LSNs were reported at the end of the segment before, if any were lost.
         yield _lossless(MISSING, info.number, f"{_names(gone)} missing")
     elif last >= first:
-        yield Finding(
-            GAP, info.number, 0, 0, first, last, f"gap in LSNs before {name}: {_loss(first, last)}"
-        )
+        text = f"gap in LSNs before {name}{perhaps}: {_loss(first, last)}"
+        yield Finding(GAP, info.number, 0, 0, first, last, text)
 
 
 def _names(numbers: range) -> str:
@@ -370,7 +373,7 @@ def _check_mark(
     reader: LogReader, mark: DurableMark, infos: list[SegmentInfo]
 ) -> Iterator[Finding]:
     if not any(info.first_lsn for info in infos) and mark.durable:
-        text = f"no segment can be read: {_loss(1, mark.durable)}"
+        text = f"no segment can be read{or_removed(infos, 1)}: {_loss(1, mark.durable)}"
         yield Finding(DAMAGED if infos else MISSING, 0, 0, 0, 1, mark.durable, text)
     found = read_mark(reader._directory)
     if found is None and _mark_is_torn(reader):

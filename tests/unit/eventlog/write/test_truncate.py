@@ -18,7 +18,6 @@ from eventlog import Damage, EventLog, LogError
 from eventlog.dump import verify
 from eventlog.errors import FencedError, WriterFailedError
 from eventlog.files.api import File
-from eventlog.format.frame import HEADER_SIZE
 from eventlog.format.names import segment_name
 from eventlog.testing import SimulatedDisk
 
@@ -173,50 +172,45 @@ def test_a_missing_segment_behind_what_was_removed_is_still_missed() -> None:
     assert "LSN 13-16" in str(damaged[0])
 
 
-@pytest.mark.parametrize("before", [14, 31], ids=["some", "all"])
-@pytest.mark.parametrize("after", [0, 1, 9])
-def test_a_damaged_newest_header_makes_no_loss_of_what_was_removed(before: int, after: int) -> None:
-    """It alone says so, until there is another segment."""
-    whole = SimulatedDisk()
-    log = filled(whole)
-    for _ in range(3):
+@pytest.mark.parametrize("records", [0, 1, 9])
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("before", [14, 31])
+def test_records_may_have_been_removed_on_purpose_if_the_header_that_would_say_so_is_damaged(
+    before: int, times: int, records: int
+) -> None:
+    """The newest one alone says so, until there is another segment. All else is there."""
+    disk, lost = SimulatedDisk(), list[Damage]()
+    log = filled(disk)
+    for _ in range(times):
         oldest = log.truncate_before(before)
-    for lsn in range(31, 31 + after):
+    for lsn in range(31, 31 + records):
         log.append("event", body(lsn))
     log.close()
-    there = list(range(oldest, 31 + after))
-    for place in range(HEADER_SIZE):
-        disk, damaged = whole.after_process_death(), list[Damage]()
-        file = disk.open_directory("log").open(names(disk)[-1], write=True)
-        file.pwrite(bytes([file.pread(1, place)[0] ^ 0x10]), place)
+    there = list(range(oldest, 31 + records))
+    disk.open_directory("log").open(names(disk)[-1], write=True).pwrite(b"x", 20)
+    for _ in range(2):  # the second time behind a sound header
+        damaged: list[Damage] = []
         with EventLog.read("log", files=disk) as reader:
-            found = list(reader.records(on_damage=damaged.append))
-        assert [record.lsn for record in found] == there
-        assert [(one.first_lsn, one.last_lsn) for one in damaged] == [(1, 0)]
-        assert after == 9 or f"before LSN {oldest} count as removed" in str(damaged[0])
+            found = [record.lsn for record in reader.records(on_damage=damaged.append)]
+            told = [item.text for item in verify(reader)]
+        assert found == there
+        lost = [one for one in damaged if one.lost]
+        assert all(one.last_lsn < oldest and "or removed on purpose" in one.what for one in lost)
+        assert bool(lost) == any("or removed on purpose" in text for text in told)
         with EventLog.open("log", files=disk) as log:
-            assert log.append("event", body(31 + after)) == 31 + after
-            assert log.oldest_lsn == oldest
-            found = list(log.records(on_damage=damaged.append))
-        assert [record.lsn for record in found] == [*there, 31 + after]
-        assert not any(one.lost for one in damaged)
+            there.append(log.append("event", body(0)))
+    assert lost or records == 9, "then another header says it"
 
 
-def test_records_that_go_with_the_newest_header_are_lost_all_the_same() -> None:
-    disk = SimulatedDisk()
-    log = filled(disk)
-    for _ in range(3):
-        log.truncate_before(31)
-    log.append("event", body(31))
-    log.append("event", body(32))
-    log.commit()
-    log._release()
-    (name,) = names(disk)
-    disk.open_directory("log").open(name, write=True).pwrite(bytes(HEADER_SIZE + 100), 0)
-    damaged: list[Damage] = []
+def test_a_segment_that_is_missing_behind_others_was_not_removed_on_purpose() -> None:
+    disk, damaged = SimulatedDisk(), list[Damage]()
+    filled(disk).close()
+    disk.open_directory("log").open(names(disk)[-1], write=True).pwrite(b"x", 20)
+    disk.open_directory("log").remove(segment_name(3))
     with EventLog.read("log", files=disk) as reader:
-        assert list(reader.records(on_damage=damaged.append)) == []
-    assert max(one.last_lsn for one in damaged) == 32
+        list(reader.records(on_damage=damaged.append))
+    (lost,) = (one for one in damaged if one.lost)
+    assert lost.first_lsn > 1 and "on purpose" not in str(lost)
 
 
 def test_what_cannot_be_read_is_not_removed() -> None:
