@@ -63,9 +63,11 @@ torn_sizes = st.sampled_from([0, 1, 8, 47, 48, 64, 100, 1 << 20])
 
 
 class Follower:
-    """A reader that stays where it is, and goes on when there is more."""
+    """A reader that stays where it is, and goes on when there is more.
+    ``has_key``: else it is told when the log is encrypted from somewhere on."""
 
-    def __init__(self, disk: SimulatedDisk, start: int) -> None:
+    def __init__(self, disk: SimulatedDisk, start: int, has_key: bool) -> None:
+        self.has_key = has_key
         self.reader = EventLog.read(PATH, files=disk)
         self.damaged: list[Damage] = []
         self.next = start
@@ -449,7 +451,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.followers) < 3 and bool(segments(self.disk)))
     @rule(start=st.integers(1, 40))
     def start_following(self, start: int) -> None:
-        self.followers.append(Follower(self.disk, max(start, self.oldest)))
+        self.followers.append(Follower(self.disk, max(start, self.oldest), self.key is not None))
 
     @precondition(lambda self: self.followers and self.log is not None)
     @rule(which=seeds, count=st.integers(1, 8))
@@ -461,7 +463,13 @@ class LogMachine(RuleBasedStateMachine):
             if follower.next > self.handed:
                 return
             self.patience.left = 3
-            record = next(follower.records)
+            try:
+                record = next(follower.records)
+            except EncryptedLogError:
+                assert self.key is not None and not follower.has_key
+                self.followers.remove(follower)
+                follower.close()
+                return
             assert record.lsn == follower.next
             assert self._item(record) == self.items[record.lsn - 1]
             follower.next += 1
