@@ -137,12 +137,21 @@ def test_run_wait_gives_the_recorded_tasks_in_the_recorded_order(return_when: st
 
 
 def test_a_time_out_of_run_wait_is_recorded() -> None:
-    pauses = iter([0.05, 0.0])
+    at_once = iter([False, True])
 
     async def agent(run: Run) -> Any:
-        task = asyncio.create_task(asyncio.sleep(next(pauses), "late"))
+        goes_on = asyncio.Event()
+
+        async def late() -> str:
+            await goes_on.wait()
+            return "late"
+
+        if next(at_once):
+            goes_on.set()
+        task = asyncio.create_task(late())
         done, pending = await run.wait([task], timeout=0.001)
         await run.call(send, f"{len(done)} of {len(pending)}")
+        goes_on.set()
         return await task
 
     assert run(dies_once(agent), CheckpointStore())["result"] == "late"

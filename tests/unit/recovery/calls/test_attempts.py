@@ -260,6 +260,7 @@ def test_a_side_effect_that_times_out_is_in_doubt() -> None:
     assert executed == {"pay": 1}
 
 
+@pytest.mark.usefixtures("clock")  # the second attempt is in time
 @pytest.mark.parametrize("happened", [True, False, None])
 def test_reconciling_after_a_time_out(happened: bool | None) -> None:
     how = {
@@ -294,6 +295,7 @@ def test_a_time_out_that_did_not_happen_fails_without_a_retry() -> None:
     assert executed == {"pay": 1}
 
 
+@pytest.mark.usefixtures("clock")  # the second attempt is in time
 @pytest.mark.parametrize("options", [{"after_crash": "retry"}, {"on_timeout": "fail"}])
 def test_a_time_out_that_is_a_failure_is_tried_again(options: Any) -> None:
     again = tool(retry=Retry(delay_s=0), **options)(hang)
