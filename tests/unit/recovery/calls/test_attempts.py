@@ -295,10 +295,9 @@ def test_a_time_out_that_did_not_happen_fails_without_a_retry() -> None:
     assert executed == {"pay": 1}
 
 
-@pytest.mark.usefixtures("clock")  # the second attempt is in time
 @pytest.mark.parametrize("options", [{"after_crash": "retry"}, {"on_timeout": "fail"}])
 def test_a_time_out_that_is_a_failure_is_tried_again(options: Any) -> None:
-    again = tool(retry=Retry(delay_s=0), **options)(hang)
+    again = tool(retry=Retry(delay_s=0), timeout_s=2, **options)(hang)  # in a thread of its own
     assert run(lambda run: run.call(again, "x"), disk_store())["result"] == "x done"
     assert executed == {"x": 2}
 
