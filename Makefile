@@ -13,7 +13,7 @@ SHOPS := $(subst _,-,$(patsubst examples/shops/with_%.py,%,$(wildcard examples/s
 $(if $(WITH),$(if $(filter $(WITH),$(SHOPS)),,$(error WITH= is one of: $(SHOPS). For hive: make hive)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hive integrations test lint bench bench-report soak crash model ownership chaos standby nats mutation fuzz docs clean
+.PHONY: help demo hive integrations test lint bench bench-report soak crash model ownership chaos standby nats mutation fuzz stalls docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -32,6 +32,9 @@ test: $(VENV)/.with-dev ## the test suite without the long crash sweeps
 crash: $(VENV)/.with-dev ## the long crash sweeps, and tests that try crash points or random examples with many more of them
 	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m "crash or hypothesis or scaled" --figures $(VENV)/sweeps.json
 	@$(BIN)/python -m tests.figures --sweeps $(VENV)/sweeps.json
+
+stalls: $(VENV)/.with-dev ## tests of one process while its event loops, threads and flushes stall at random, as on a loaded machine (SEED=)
+	@$(BIN)/pytest -q -n 4 -p tests.support.stalls -m "not crash" $(if $(SEED),--hypothesis-seed=$(SEED)) tests/unit tests/contract
 
 chaos: $(VENV)/.with-dev ## three workers that are killed, stopped and cut off, and a server that is killed: 200 runs, effects counted outside (STORE= RUNS= MINUTES= SEED=)
 	@$(BIN)/python -m tests.chaos $(STORE) --runs $(or $(RUNS),200) --minutes $(or $(MINUTES),6) $(if $(SEED),--seed $(SEED))

@@ -23,6 +23,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 
 from eventlog import DamagedError, LogLockedError
+from eventlog.format.footer import read_footer
 from eventlog.testing import Crash, SimulatedDisk
 from recovery.integrations.langgraph import (
     EventLogSaver,
@@ -309,11 +310,13 @@ def test_one_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, rng: random
         expected = saver.get_tuple(CONFIG)
     (segment,) = (tmp_path / log_name("t")).glob("*.seg")
     sound = segment.read_bytes()
-    found = 0
+    footer = read_footer(sound, sound[56:60])  # an index, which is made again
+    assert footer is not None
+    found, size = 0, footer.offset
     regions = 40
     for region in range(regions):
         data = bytearray(sound)
-        low, high = len(data) * region // regions, len(data) * (region + 1) // regions
+        low, high = size * region // regions, size * (region + 1) // regions
         data[rng.randrange(low, high)] ^= 1 << rng.randrange(8)
         segment.write_bytes(data)
         with EventLogSaver(tmp_path) as saver:
