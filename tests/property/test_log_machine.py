@@ -390,7 +390,8 @@ class LogMachine(RuleBasedStateMachine):
         self._attempt(lambda: self._open(takeover=True))
         if self.log is not None:
             for size in late:
-                self.a_fenced_writer_goes_on(size, "append")
+                if self.fenced:  # no crash came with the one before
+                    self.a_fenced_writer_goes_on(size, "append")
             if old in self.fenced:
                 self.a_fenced_writer_goes_on(self.fenced.index(old), "commit")
         elif old in self.fenced:  # the takeover failed, perhaps before anybody was told: both stop

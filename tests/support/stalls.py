@@ -38,6 +38,8 @@ class _Stalls:
                 _sleep(pause_s)
             return function(*args)
 
+        # Else the library takes this frame, below a thread's code, for the user's.
+        held_up.__code__ = held_up.__code__.replace(co_filename=threading.__file__)
         return held_up
 
 
