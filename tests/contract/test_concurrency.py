@@ -260,7 +260,7 @@ def test_a_recovery_that_makes_progress_says_nothing_of_sleeps(
 
     with caplog.at_level(logging.WARNING, "recovery"):
         run(dies_once(agent), CheckpointStore())
-    assert clock.ahead > 10  # both lives have slept, some of the 14.4 s perhaps in real time
+    assert clock.ahead > 14  # both lives have slept
     assert "asyncio.sleep" not in caplog.text
 
 

@@ -87,7 +87,7 @@ def test_a_standby_that_is_not_promoted_is_an_error_of_the_commit() -> None:
     assert isinstance(answer.wait(), UnreachableError)
 
 
-def test_without_a_thread_of_its_own_the_link_sends_in_that_of_the_caller(
+def test_without_a_thread_of_its_own_the_committer_sends_in_that_of_the_caller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     committer, log = committing()
