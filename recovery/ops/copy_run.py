@@ -28,8 +28,11 @@ def copy_run(source: RunStore, target: RunStore, run_id: str) -> int:
 
 
 def move_run(source: RunStore, target: RunStore, run_id: str) -> int:
-    """``copy_run``; then removes the run from ``source``, unless anything was added to it."""
-    logs = _copied(source, target, run_id)
+    """``copy_run``; then removes the run from ``source``, unless anything was added to it.
+
+    A crash in between may leave the run in both: then repeat it, and it removes the original.
+    """
+    logs = _copied(source, target, run_id, is_moved=True)
     try:
         source.remove(run_id, logs[""].next_lsn - 1)
     except LogError as exc:  # it was resumed since it was compared
@@ -37,23 +40,30 @@ def move_run(source: RunStore, target: RunStore, run_id: str) -> int:
     return _size(logs)
 
 
-def _copied(source: RunStore, target: RunStore, run_id: str) -> dict[str, LogBytes]:
+def _copied(
+    source: RunStore, target: RunStore, run_id: str, *, is_moved: bool = False
+) -> dict[str, LogBytes]:
     if not isinstance(target, AdoptsLogs):
         raise RecoveryError(f"{target.address or target!r} takes no copies of runs")
     found = source.read(run_id)
     if found is None:
         raise no_such_run(source, run_id)
     found.close()
-    if (there := target.read(run_id)) is not None:
-        there.close()
-        raise RecoveryError(
-            f"{target.address or 'the store'} has a run {run_id!r} already. Nothing was copied."
-        )
-    with source.claim(run_id):
-        pass  # a torn tail, if there is one, is cut off
+    there: dict[str, LogBytes] = {}
+    with source.claim(run_id):  # a torn tail, if there is one, is cut off
+        if is_moved:
+            # The same store under another address is live now: its only copy must not be removed.
+            with suppress(LogLockedError):
+                there = dict(_logs(target, run_id))
     logs = dict(_logs(source, run_id))
-    _copy_keys(source, target, run_id)
-    target.adopt(run_id, logs)
+    if not there or there != logs:  # else an earlier move was killed before it removed the original
+        if (taken := target.read(run_id)) is not None:
+            taken.close()
+            raise RecoveryError(
+                f"{target.address or 'the store'} has a run {run_id!r} already. Nothing was copied."
+            )
+        _copy_keys(source, target, run_id)
+        target.adopt(run_id, logs)
     if dict(_logs(target, run_id)) != logs or _is_changed(source, run_id, logs):
         raise _differs(target, run_id)
     return logs

@@ -81,6 +81,46 @@ def test_a_run_that_goes_on_while_it_is_moved_stays(
         assert [*log.records()][-1].body == {"paid": 7}
 
 
+def test_a_move_that_was_killed_before_it_removed_the_original_is_repeated(
+    stores: tuple[Path, Path], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = stores
+    move = ["copy", "a", "--move", "--from", str(source), "--to", str(target)]
+
+    def dies(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(type(CheckpointStore(source).backend), "remove", dies)
+        run(move)
+    before = segments(source / "a")
+    assert segments(target / "a") == before
+    assert run(move) == OK
+    assert "moved 1 run" in capsys.readouterr().out
+    assert not (source / "a").exists() and segments(target / "a") == before
+
+
+def test_a_run_is_not_moved_onto_another_of_its_id(stores: tuple[Path, Path], capsys: Any) -> None:
+    source, target = stores
+    assert run(["copy", "a", "--from", str(source), "--to", str(target)]) == OK
+    with CheckpointStore(target).claim("a") as log:
+        log.append("note", {"paid": 7})
+        log.commit()
+    before = segments(source / "a"), segments(target / "a")
+    assert run(["copy", "a", "--move", "--from", str(source), "--to", str(target)]) == FOUND
+    assert "has a run 'a' already" in capsys.readouterr().err
+    assert (segments(source / "a"), segments(target / "a")) == before
+
+
+def test_a_store_is_not_moved_into_itself(stores: tuple[Path, Path], capsys: Any) -> None:
+    source, target = stores
+    target.symlink_to(source)
+    before = segments(source)
+    assert run(["copy", "--all", "--move", "--from", str(source), "--to", str(target)]) == FOUND
+    assert "has a run 'a' already" in capsys.readouterr().err
+    assert segments(source) == before
+
+
 def test_what_is_refused(stores: tuple[Path, Path], capsys: Any) -> None:
     source, target = map(str, stores)
     with CheckpointStore(source).claim("a"):

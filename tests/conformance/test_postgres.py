@@ -23,7 +23,7 @@ from recovery import CheckpointStore, RecoverableAgent, tool
 from recovery.cli.app import run as recovery
 from recovery.errors import PermanentError, RecoveryError, WaitingError
 from recovery.inspect.states import STATES
-from recovery.ops.copy_run import copy_run
+from recovery.ops.copy_run import copy_run, move_run
 from recovery.stores import FileStore, Submission
 from recovery.stores.postgres import PostgresStore
 from recovery.stores.postgres.binary import Prepared
@@ -527,6 +527,25 @@ def test_a_run_comes_back_from_the_server_byte_for_byte(url: str, tmp_path: Path
         RecoverableAgent(shop, CheckpointStore(tmp_path / "b")).run_with_recovery("task", RUN)
     )
     assert result["result"] == 780
+
+
+def test_a_move_that_was_killed_before_it_removed_the_original_is_repeated(
+    url: str, tmp_path: Path
+) -> None:
+    files, store = FileStore(tmp_path), PostgresStore(url)
+    asyncio.run(RecoverableAgent(shop, CheckpointStore(files)).run_with_recovery("task", RUN))
+    for source, target in ((files, store), (store, files)):
+        copy_run(source, target, RUN)
+        assert move_run(source, target, RUN) > 0
+        assert (source.run_ids(), target.run_ids()) == ([], [RUN])
+
+
+def test_a_store_is_not_moved_into_itself(url: str, tmp_path: Path) -> None:
+    store = CheckpointStore(url)
+    asyncio.run(RecoverableAgent(shop, store).run_with_recovery("task", RUN))
+    with pytest.raises(RecoveryError, match="already"):
+        move_run(store.backend, PostgresStore(url), RUN)
+    assert store.backend.run_ids() == [RUN]
 
 
 def test_a_run_goes_on_in_the_other_store(url: str, tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ compared with the original.
 
 \b
 Both copies can be resumed: then side effects after the last common record
-happen twice. So with --move, or remove the original: recovery rm.
+happen twice. So with --move, or remove the original: recovery rm. A --move
+that was killed may leave both: repeat it.
 
 \b
 exit codes:
