@@ -32,7 +32,7 @@ from eventlog.format.torn_or_damaged import End, Segment
 from eventlog.protocols import OnDamage
 from eventlog.read.log_end import Tail, encoded, index_of, newest_snapshot
 from eventlog.read.payloads import Decoder
-from eventlog.read.sealed import Sealed, Wanted, with_any_of
+from eventlog.read.sealed_segment import Sealed, Wanted, with_any_of
 from eventlog.read.segment_files import identify, read_segment
 from eventlog.read.segments import RETRIES_MAX, Listing, SegmentInfo, or_removed, retried
 from eventlog.read.stream import sound_in_pieces

@@ -18,7 +18,7 @@ from eventlog.format.names import MARK_NAME, segment_name
 from eventlog.format.record import Record
 from eventlog.format.torn_or_damaged import End, Segment
 from eventlog.read.reader import LogReader
-from eventlog.read.sealed import Sealed
+from eventlog.read.sealed_segment import Sealed
 from eventlog.read.segment_files import read_mark
 from eventlog.read.segments import SegmentInfo, or_removed
 from eventlog.read.stream import sound_in_pieces

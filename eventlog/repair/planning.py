@@ -18,7 +18,7 @@ from eventlog.format.frame import SegmentHeader
 from eventlog.format.names import segment_name
 from eventlog.format.record import Record, Snapshot
 from eventlog.read.reader import LogReader
-from eventlog.read.sealed import Sealed
+from eventlog.read.sealed_segment import Sealed
 from eventlog.read.segments import SegmentInfo
 from eventlog.read.verify import (
     BAD_SNAPSHOT,

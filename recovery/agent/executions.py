@@ -24,8 +24,8 @@ from recovery.errors import NotAwaitedError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History
 from recovery.journal.call import Arguments
+from recovery.journal.call_key import step_of
 from recovery.journal.events import RunFinished
-from recovery.journal.keys import step_of
 
 if TYPE_CHECKING:
     from recovery.calls.stream import Stream, SyncStream

@@ -20,6 +20,7 @@ from recovery.errors import RecoveryError, Stop
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.find_run import Store, claim_existing, reader_of, store_of
 from recovery.history.load import Entry, History, load
+from recovery.journal.call_key import UNDO_CALL
 from recovery.journal.encoding import decode_shallow, encode
 from recovery.journal.events import (
     CallFailed,
@@ -31,7 +32,6 @@ from recovery.journal.events import (
     RunUndone,
 )
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.keys import UNDO_CALL
 from recovery.replay.matching import Replay
 from recovery.replay.recorded_call import RecordedCall
 from recovery.replay.undo_plan import UndoPlan

@@ -43,6 +43,7 @@ from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History
 from recovery.history.write_checkpoint import CheckpointMeta
 from recovery.journal.call import Arguments
+from recovery.journal.call_key import CallKey, outer_call, step_scope
 from recovery.journal.events import (
     HistoryDropped,
     MessagesChanged,
@@ -50,7 +51,6 @@ from recovery.journal.events import (
     StepStarted,
     ValueRecorded,
 )
-from recovery.journal.keys import CallKey, outer_call, step_scope
 from recovery.replay.call_view import CallOutcome, recorded_call_view
 from recovery.replay.decide_call import (
     Again,

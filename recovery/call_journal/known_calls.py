@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from recovery.journal.keys import CallKey
+from recovery.journal.call_key import CallKey
 from recovery.replay.call_view import CallOutcome, Outcome
 from recovery.replay.recorded_call import RecordedCall, state_after
 

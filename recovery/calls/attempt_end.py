@@ -26,8 +26,8 @@ from recovery.engine.driver_effects import Effect, Perform, Sleep
 from recovery.engine.execution import Execution
 from recovery.errors import DamagedRunError
 from recovery.history.load import Entry, items_from
+from recovery.journal.call_key import call_scope
 from recovery.journal.events import CallAbandoned, CallIntended, RecordsLost, ValueRecorded
-from recovery.journal.keys import call_scope
 
 _logger = logging.getLogger("recovery")
 

@@ -23,6 +23,7 @@ from recovery.engine.randomness import a_number
 from recovery.engine.unrecordable_results import refuse_result
 from recovery.errors import LeftBehindError, NoAnswerError
 from recovery.journal.call import Call
+from recovery.journal.call_key import call_scope
 from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
@@ -31,7 +32,6 @@ from recovery.journal.events import (
     CallReturned,
 )
 from recovery.journal.failure import failure
-from recovery.journal.keys import call_scope
 from recovery.replay.call_view import CallOutcome
 from recovery.replay.decide_call import (
     Again,

@@ -32,7 +32,7 @@ from recovery.engine.execution import Execution
 from recovery.engine.metering import admit
 from recovery.errors import AmbiguousCallError, Sides, Stop
 from recovery.journal.call import Arguments, Call
-from recovery.journal.keys import UNDO_PREFIX, CallKey
+from recovery.journal.call_key import UNDO_PREFIX, CallKey
 from recovery.replay.call_view import CallOutcome, call_text, call_view
 from recovery.replay.decide_call import (
     Again,

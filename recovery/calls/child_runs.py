@@ -38,9 +38,9 @@ from recovery.errors import (
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import Entry, History, load
 from recovery.journal.call import Arguments, Call
+from recovery.journal.call_key import call_scope
 from recovery.journal.encoding import encode
 from recovery.journal.events import CallResolved, ChildStarted, RunFailed, RunParked
-from recovery.journal.keys import call_scope
 from recovery.journal.related_runs import RETRIED, ParentRun, child_run_id
 from recovery.replay.child_retries import ChildRetries
 from recovery.replay.children import children_of

@@ -34,7 +34,7 @@ from recovery.declare.spec import ToolSpec, function_name, spec_to_call
 from recovery.engine.call_in_progress import Identified
 from recovery.errors import Ambiguity
 from recovery.journal.call import Arguments
-from recovery.journal.keys import UNDO_PREFIX, CallKey, number_of
+from recovery.journal.call_key import UNDO_PREFIX, CallKey, number_of
 from recovery.journal.messages import digests_of
 from recovery.values.frozen import FrozenDict
 from recovery.values.pack import pack, pack_arguments

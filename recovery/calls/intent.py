@@ -19,8 +19,8 @@ from recovery.engine.execution import Execution
 from recovery.engine.metering import admit
 from recovery.errors import Ambiguity, AmbiguousCallError
 from recovery.journal.call import Call
+from recovery.journal.call_key import CallKey, nested_key
 from recovery.journal.events import CallIntended
-from recovery.journal.keys import CallKey, nested_key
 from recovery.replay.call_view import call_view
 from recovery.values.pack import pack
 from recovery.values.sealed import Subjects

@@ -24,8 +24,8 @@ from recovery.errors import DamagedRunError, RecoveryError, UndoError
 from recovery.history.first_record import started_of
 from recovery.history.load import decoded
 from recovery.journal.call import Call
+from recovery.journal.call_key import UNDO_CALL, UNDO_PREFIX
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.keys import UNDO_CALL, UNDO_PREFIX
 from recovery.replay.call_view import recorded_call_view
 from recovery.replay.recorded_call import RecordedCall
 from recovery.replay.undo_plan import UndoPlan

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from recovery import CheckpointStore, RecoveryError
 from recovery.history.find_run import reader_of
+from recovery.journal.call_key import is_idempotency_key, number_of
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallIntended
-from recovery.journal.keys import is_idempotency_key, number_of
 from recovery.reports import OpenCall, RunStatus
 
 KEY_PART_MIN = 4  # characters of an idempotency key that may stand for it

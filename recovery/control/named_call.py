@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from recovery.journal.call import Call
-from recovery.journal.keys import is_idempotency_key
+from recovery.journal.call_key import is_idempotency_key
 
 if TYPE_CHECKING:
     from recovery.inspect.calls_without_outcome import OpenCall

@@ -11,7 +11,7 @@ from eventlog.light_dataclass import light_dataclass
 from recovery.declare.budget import Budget
 from recovery.declare.spec import AfterCrash, ToolSpec, is_async
 from recovery.declare.tool_options import check_policy
-from recovery.journal.keys import UNDO_CALL
+from recovery.journal.call_key import UNDO_CALL
 from recovery.option_checks import check_count, check_one_of, check_seconds, names_its_options
 from recovery.values.sealed import checked_subject
 

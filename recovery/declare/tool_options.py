@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from recovery.declare.retry import Retry
-from recovery.journal.keys import UNDO_CALL, UNDO_PREFIX
+from recovery.journal.call_key import UNDO_CALL, UNDO_PREFIX
 from recovery.option_checks import (
     check_callable,
     check_errors,

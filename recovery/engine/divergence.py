@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from recovery.declare.spec import ToolSpec
 from recovery.errors import AtStake, DivergenceError, Sides
+from recovery.journal.call_key import CallKey
 from recovery.journal.events import HistoryDropped, MessagesChanged
-from recovery.journal.keys import CallKey
 from recovery.replay.by_identity import counterpart
 from recovery.replay.call_view import call_text, recorded_call_view
 from recovery.replay.recorded_call import RecordedCall, RecordedChange

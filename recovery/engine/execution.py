@@ -29,8 +29,8 @@ from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History
 from recovery.history.write_checkpoint import CheckpointMeta
 from recovery.journal.call import Call
+from recovery.journal.call_key import CallKey, step_scope
 from recovery.journal.events import RunFinished, StepStarted, ValueRecorded
-from recovery.journal.keys import CallKey, step_scope
 from recovery.journal.messages import Messages
 from recovery.replay.call_view import call_text
 from recovery.replay.decide_call import Answered

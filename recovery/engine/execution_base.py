@@ -22,9 +22,9 @@ from recovery.history.load import History, check_known
 from recovery.history.subject_values import check_readable
 from recovery.history.write_checkpoint import CheckpointWriter
 from recovery.journal.call import Arguments, Call
+from recovery.journal.call_key import BEFORE_STEPS
 from recovery.journal.events import Event, HistoryDropped, MessagesChanged, RunParked, ValueRecorded
 from recovery.journal.inbox_messages import Recipient
-from recovery.journal.keys import BEFORE_STEPS
 from recovery.journal.messages import Messages
 from recovery.journal.redaction import Secrets
 from recovery.journal.usage import Usage

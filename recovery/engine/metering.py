@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from recovery.declare.scope import Scope
 from recovery.declare.spec import ToolSpec
 from recovery.errors import BudgetError, RunFailedError
+from recovery.journal.call_key import UNDO_CALL, UNDO_PREFIX
 from recovery.journal.events import RunFailed, RunParked
-from recovery.journal.keys import UNDO_CALL, UNDO_PREFIX
 from recovery.journal.usage import recognised, recorded_usage
 
 if TYPE_CHECKING:

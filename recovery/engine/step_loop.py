@@ -13,8 +13,8 @@ from eventlog import Packed
 from recovery.agent_code.call_site import call_site, is_over, present
 from recovery.errors import RecoveryError
 from recovery.history.run_state import RunState
+from recovery.journal.call_key import BEFORE_STEPS
 from recovery.journal.events import BEFORE, BESIDE, RESUMED
-from recovery.journal.keys import BEFORE_STEPS
 from recovery.journal.messages import Messages, Recorder
 from recovery.values.pack import pack_message
 from recovery.values.sealed import Personal, hiding

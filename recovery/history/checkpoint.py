@@ -10,9 +10,9 @@ from typing import Any
 from eventlog import LogRecords, RefusedValueError
 from recovery.errors import RecoveryError
 from recovery.history.state_delta import checksum, pack_state
+from recovery.journal.call_key import step_of
 from recovery.journal.encoding import decode
 from recovery.journal.events import CallFailed, CallIntended
-from recovery.journal.keys import step_of
 from recovery.journal.messages import digests_of
 from recovery.replay.recorded_call import RecordedCall, fold
 from recovery.stores.protocol import RunStore, check_run_id

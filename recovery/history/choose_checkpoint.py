@@ -21,8 +21,8 @@ from recovery.history.restore_checkpoint import (
     restore,
     whole_prologue,
 )
+from recovery.journal.call_key import step_of
 from recovery.journal.events import Event
-from recovery.journal.keys import step_of
 
 NO_STEP = 1 << 63  # above all steps
 

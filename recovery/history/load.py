@@ -14,6 +14,7 @@ from recovery.history.choose_checkpoint import Start, beginning_gone, read_whole
 from recovery.history.restore_checkpoint import Restored
 from recovery.history.signed_resolutions import Resolutions
 from recovery.history.subject_values import SubjectValues, sealed_outcome
+from recovery.journal.call_key import BEFORE_STEPS
 from recovery.journal.contract_version import CURRENT, Rules, version_of
 from recovery.journal.encoding import decode
 from recovery.journal.events import (
@@ -35,7 +36,6 @@ from recovery.journal.events import (
     StepStarted,
 )
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.keys import BEFORE_STEPS
 from recovery.journal.signed_statement import RESOLVE, has_to_be_signed
 from recovery.replay.lost_records import LostRecords
 from recovery.replay.matching import Replay

@@ -29,7 +29,7 @@ from recovery.history.restore_checkpoint import (
 )
 from recovery.history.retention import Pruning, Retention
 from recovery.history.write_checkpoint import CheckpointMeta, CheckpointWriter
-from recovery.journal.keys import step_of
+from recovery.journal.call_key import step_of
 from recovery.journal.messages import Messages, digests_of
 
 if TYPE_CHECKING:

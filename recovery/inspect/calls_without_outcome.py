@@ -9,8 +9,8 @@ from typing import Any, Literal
 from eventlog import Packed
 from recovery.history.load import Ended
 from recovery.inspect.inbox_view import awaited
+from recovery.journal.call_key import step_of
 from recovery.journal.events import RunCancelled, RunStarted, RunUndone
-from recovery.journal.keys import step_of
 from recovery.replay.matching import Replay
 from recovery.replay.recorded_call import RecordedCall
 from recovery.replay.run_owners import Owners

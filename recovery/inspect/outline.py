@@ -12,6 +12,7 @@ from recovery.history.choose_checkpoint import readable
 from recovery.history.first_record import started_of
 from recovery.history.load_shallow import shallow_events
 from recovery.history.restore_checkpoint import Restored, checked_body, prologue_in, restore
+from recovery.journal.call_key import outer_call, step_of
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import (
     AttemptFailed,
@@ -32,7 +33,6 @@ from recovery.journal.events import (
     StepStarted,
 )
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.keys import outer_call, step_of
 from recovery.replay.recorded_call import RECORDED_ANEW, About, state_after
 from recovery.values.backrefs import RecentValues, RecordedValues, parse_reference, resolve
 from recovery.values.pack import split_list

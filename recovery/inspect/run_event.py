@@ -9,6 +9,7 @@ from typing import Any
 from eventlog import Damage, Packed, Record, Snapshot
 from recovery.errors import RecoveryError, UnreadableValueError
 from recovery.history.load import packed_of_ref, value_of_ref
+from recovery.journal.call_key import outer_call, step_of
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import (
     AgentRaised,
@@ -24,7 +25,6 @@ from recovery.journal.events import (
     SignalTaken,
     ValueRecorded,
 )
-from recovery.journal.keys import outer_call, step_of
 from recovery.replay.progress import CallMade, Progress, ProgressTally
 from recovery.text import count, shorten
 from recovery.values.backrefs import (

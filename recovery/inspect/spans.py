@@ -16,6 +16,7 @@ from eventlog.format.record import Packed
 from recovery.inspect.genai_names import ERROR_TYPE, INPUT_TOKENS, OUTPUT_TOKENS
 from recovery.inspect.span import Attributes, Span, span_id
 from recovery.inspect.span_values import SpanValues
+from recovery.journal.call_key import outer_call, step_of
 from recovery.journal.events import (
     AgentRaised,
     AttemptFailed,
@@ -37,7 +38,6 @@ from recovery.journal.events import (
     RunUndone,
     StepStarted,
 )
-from recovery.journal.keys import outer_call, step_of
 from recovery.journal.usage import usage_from
 from recovery.replay.recorded_call import RecordedCall
 

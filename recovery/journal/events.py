@@ -11,7 +11,7 @@ from typing import Any, ClassVar, get_args
 
 from eventlog.format.record import Packed
 from eventlog.light_dataclass import light_dataclass
-from recovery.journal.keys import UNDO_PREFIX, CallKey, idempotency_key, number_of
+from recovery.journal.call_key import UNDO_PREFIX, CallKey, idempotency_key, number_of
 
 
 @light_dataclass

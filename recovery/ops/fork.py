@@ -24,6 +24,7 @@ from recovery.history.load import (
 from recovery.history.restore_checkpoint import Restored, checked_body
 from recovery.history.subject_values import keys_in, values_of
 from recovery.history.write_checkpoint import CheckpointMeta, CheckpointWriter
+from recovery.journal.call_key import UNDO_CALL, outer_call
 from recovery.journal.encoding import decode_shallow, encode
 from recovery.journal.events import (
     AgentRaised,
@@ -40,7 +41,6 @@ from recovery.journal.events import (
     StepStarted,
 )
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.keys import UNDO_CALL, outer_call
 from recovery.journal.messages import Messages
 from recovery.ops.record_copy import RecordCopier, RecordList, pieces
 from recovery.option_checks import check_count, check_names

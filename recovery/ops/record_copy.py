@@ -13,8 +13,8 @@ import msgpack
 
 from eventlog.format.record import Packed, Record, unpack
 from eventlog.light_dataclass import light_dataclass
+from recovery.journal.call_key import UNDO_PREFIX, call_scope, outer_call
 from recovery.journal.events import CallDecided, CallIntended, Event
-from recovery.journal.keys import UNDO_PREFIX, call_scope, outer_call
 from recovery.values.backrefs import CompositeMessage, parse_reference
 from recovery.values.pack import pack
 from recovery.values.types import Ref

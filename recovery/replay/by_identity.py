@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from recovery.journal.keys import CallKey
+from recovery.journal.call_key import CallKey
 
 if TYPE_CHECKING:
     from recovery.replay.recorded_call import RecordedCall

@@ -19,8 +19,8 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from recovery.journal.call_key import BEFORE_STEPS, CallKey
 from recovery.journal.events import BEFORE, BESIDE, RESUMED
-from recovery.journal.keys import BEFORE_STEPS, CallKey
 
 if TYPE_CHECKING:
     from recovery.replay.recorded_call import RecordedCall

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, assert_never
 
+from recovery.journal.call_key import BEFORE_STEPS, CallKey
 from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
@@ -24,7 +25,6 @@ from recovery.journal.events import (
     CallRetried,
     CallReturned,
 )
-from recovery.journal.keys import BEFORE_STEPS, CallKey
 from recovery.replay.by_identity import closest
 from recovery.replay.call_view import CallOutcome, Outcome
 from recovery.replay.matching import Replay

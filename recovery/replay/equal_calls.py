@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from recovery.journal.keys import CallKey
+from recovery.journal.call_key import CallKey
 from recovery.replay.recorded_call import RecordedCall
 
 

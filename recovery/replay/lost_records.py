@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from recovery.journal.call_key import CallKey, outer_call, step_of
 from recovery.journal.events import (
     CallAbandoned,
     CallFailed,
@@ -36,7 +37,6 @@ from recovery.journal.events import (
     ValueRecorded,
 )
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.keys import CallKey, outer_call, step_of
 from recovery.values.backrefs import is_reference
 
 

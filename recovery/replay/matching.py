@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from recovery.journal import events as ev
+from recovery.journal.call_key import BEFORE_STEPS, UNDO_CALL, CallKey, outer_call
 from recovery.journal.events import CallIntended, Event
-from recovery.journal.keys import BEFORE_STEPS, UNDO_CALL, CallKey, outer_call
 from recovery.replay.by_identity import AlikeCalls, AnyArguments
 from recovery.replay.calls_before_loop import BeforeLoop
 from recovery.replay.equal_calls import EqualCalls

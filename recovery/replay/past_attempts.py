@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from recovery.journal.keys import CallKey, call_scope, outer_call
+from recovery.journal.call_key import CallKey, call_scope, outer_call
 
 if TYPE_CHECKING:
     from recovery.replay.recorded_call import RecordedCall

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
+from recovery.journal.call_key import UNDO_CALL, outer_call, step_of
 from recovery.journal.events import (
     AgentRaised,
     AttemptFailed,
@@ -27,7 +28,6 @@ from recovery.journal.events import (
     StepStarted,
     ValueRecorded,
 )
-from recovery.journal.keys import UNDO_CALL, outer_call, step_of
 from recovery.journal.usage import Usage, usage_from
 
 Status = Literal["running", "parked", "finished", "failed", "undone", "cancelled"]

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, assert_never
 
 from eventlog.errors import RefusedValueError
 from recovery.errors import ApprovalDeniedError, PermanentError
+from recovery.journal.call_key import CallKey
 from recovery.journal.events import (
     RESUMED,
     AttemptFailed,
@@ -27,7 +28,6 @@ from recovery.journal.events import (
     MessagesChanged,
     StepStarted,
 )
-from recovery.journal.keys import CallKey
 from recovery.values.sealed import Subjects
 from recovery.values.type_names import public_name, type_name
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from recovery.journal.call_key import outer_call
 from recovery.journal.events import SignalTaken
-from recovery.journal.keys import outer_call
 from recovery.replay.recorded_call import RecordedCall
 
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from recovery.journal.call_key import UNDO_CALL, outer_call
 from recovery.journal.events import AttemptFailed, CallAbandoned, CallResolved, Event, StepStarted
-from recovery.journal.keys import UNDO_CALL, outer_call
 from recovery.replay.recorded_call import RecordedCall, fold
 
 

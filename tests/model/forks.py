@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 from eventlog.testing import SimulatedDisk
+from recovery.journal.call_key import outer_call
 from recovery.journal.events import CallIntended, StepStarted
-from recovery.journal.keys import outer_call
 from recovery.ops.fork import fork
 from tests.model import language as l
 from tests.model.lived import events_of

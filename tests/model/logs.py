@@ -15,6 +15,7 @@ from recovery import OutcomeUnknown
 from recovery.history.restore_checkpoint import BrokenCheckpointError, is_left_over, restore
 from recovery.inspect.follow import events as run_events
 from recovery.inspect.run_event import RunEvent
+from recovery.journal.call_key import CallKey, outer_call
 from recovery.journal.encoding import decode
 from recovery.journal.events import (
     AttemptFailed,
@@ -29,7 +30,6 @@ from recovery.journal.events import (
     RunStarted,
     StepStarted,
 )
-from recovery.journal.keys import CallKey, outer_call
 from recovery.values.backrefs import is_chunk
 from tests.model.lived import Lived
 from tests.model.world import RUN

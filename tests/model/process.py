@@ -13,7 +13,7 @@ from eventlog import EventLog, LogLockedError
 from eventlog.files.api import Files
 from eventlog.testing import SimulatedDisk
 from eventlog.write.log import SEGMENT_SIZE
-from recovery.journal.keys import outer_call
+from recovery.journal.call_key import outer_call
 from recovery.stores.log_store import LogStore
 from tests.model import language as l
 from tests.model import schedule as s

@@ -9,6 +9,7 @@ from typing import Any
 from logdump.stats.log_statistics import LogStatistics
 
 from eventlog import Record, Snapshot
+from recovery.journal.call_key import outer_call
 from recovery.journal.encoding import decode, decode_shallow
 from recovery.journal.events import (
     AttemptFailed,
@@ -22,7 +23,6 @@ from recovery.journal.events import (
     RunResumed,
     RunStarted,
 )
-from recovery.journal.keys import outer_call
 from recovery.journal.usage import usage_from
 from recovery.values.backrefs import is_chunk
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from recovery.agent.drivers import Drivers
 from recovery.errors import RecoveryError
+from recovery.journal.call_key import number_of, outer_call
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallIntended, StepStarted
-from recovery.journal.keys import number_of, outer_call
 from recovery.testing.replaying.execution import Plan, RecordEndError
 from recovery.testing.replaying.recorded_run import RecordedRun
 from recovery.testing.simulated.user_code import is_users

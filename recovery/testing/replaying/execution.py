@@ -20,6 +20,7 @@ from recovery.engine.driver_effects import Effect, Invoke
 from recovery.errors import DivergenceError, Sides
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History
+from recovery.journal.call_key import CallKey
 from recovery.journal.events import (
     CallFailed,
     CallIntended,
@@ -28,7 +29,6 @@ from recovery.journal.events import (
     MessagesChanged,
 )
 from recovery.journal.failure import failure
-from recovery.journal.keys import CallKey
 from recovery.replay.call_view import CallOutcome, Outcome, call_text
 from recovery.replay.decide_call import Again, Answered, InDoubt, New, Recorded
 from recovery.replay.recorded_call import RecordedCall, RecordedChange

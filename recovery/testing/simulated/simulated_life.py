@@ -27,8 +27,8 @@ from recovery.declare.scope import Scope, current_scope
 from recovery.declare.spec import ToolSpec, is_async, is_generator
 from recovery.engine.driver_effects import Effect, Sleep
 from recovery.journal.call import Arguments, Call
+from recovery.journal.call_key import UNDO_CALL
 from recovery.journal.events import RunFinished
-from recovery.journal.keys import UNDO_CALL
 from recovery.stores.log_store import LogStore
 from recovery.testing.simulated.waits import Waits
 from recovery.values.pack import pack, unpack

@@ -17,6 +17,7 @@ from typing import Any
 from eventlog import EventLog
 from eventlog.files.posix import OSFiles
 from recovery.history.write_checkpoint import CheckpointMeta, CheckpointWriter
+from recovery.journal.call_key import call_scope
 from recovery.journal.encoding import encode
 from recovery.journal.events import (
     AttemptFailed,
@@ -36,7 +37,6 @@ from recovery.journal.events import (
     StepStarted,
     ValueRecorded,
 )
-from recovery.journal.keys import call_scope
 from recovery.journal.messages import Messages
 from recovery.values.pack import pack, pack_list
 from recovery.values.types import Ref, digest

@@ -15,6 +15,7 @@ from typing import TypeVar
 from eventlog.format.record import Packed, Record, Snapshot
 from logdump.stats.samples import DurationSample, StepSizes
 from logdump.stats.time_breakdown import Mode, OpenAttempt, TimeBreakdown
+from recovery.journal.call_key import outer_call, step_of
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import (
     AttemptFailed,
@@ -30,7 +31,6 @@ from recovery.journal.events import (
     RunStarted,
     StepStarted,
 )
-from recovery.journal.keys import outer_call, step_of
 from recovery.journal.usage import usage_from
 from recovery.replay.error_counts import ErrorTally
 from recovery.replay.progress import OF_ITS_PROCESS

@@ -11,6 +11,7 @@ from logdump.timeline.layout import Bar, place
 from logdump.timeline.texts import DECODED_SIZE_MAX, Texts
 from recovery.inspect.calls_without_outcome import OpenCall
 from recovery.inspect.run_event import RunEvent
+from recovery.journal.call_key import outer_call
 from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
@@ -23,7 +24,6 @@ from recovery.journal.events import (
     ChildStarted,
     SignalTaken,
 )
-from recovery.journal.keys import outer_call
 from recovery.journal.usage import usage_from
 from recovery.text import printable
 from recovery.values.render import readable

@@ -47,9 +47,9 @@ from recovery.history.write_checkpoint import CheckpointWriter
 from recovery.inspect.compare import compare
 from recovery.inspect.follow import events
 from recovery.inspect.status import status
+from recovery.journal.call_key import step_scope
 from recovery.journal.encoding import encode
 from recovery.journal.events import CallIntended
-from recovery.journal.keys import step_scope
 from recovery.ops.fork import fork
 from recovery.reports import RunEvent
 from recovery.stores.log_store import LogStore

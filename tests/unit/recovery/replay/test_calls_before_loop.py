@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from recovery.journal.call_key import CallKey
 from recovery.journal.events import BEFORE, BESIDE, RESUMED, CallIntended, CallReturned
-from recovery.journal.keys import CallKey
 from recovery.replay.calls_before_loop import BeforeLoop
 from recovery.replay.recorded_call import RecordedCall
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from recovery.journal.call_key import BEFORE_STEPS, CallKey
 from recovery.journal.events import (
     RESUMED,
     AttemptFailed,
@@ -22,7 +23,6 @@ from recovery.journal.events import (
     RunParked,
     StepStarted,
 )
-from recovery.journal.keys import BEFORE_STEPS, CallKey
 from recovery.replay.decide_call import (
     Again,
     Answer,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventlog import Packed
+from recovery.journal.call_key import CallKey
 from recovery.journal.events import (
     CallAbandoned,
     CallFailed,
@@ -21,7 +22,6 @@ from recovery.journal.events import (
     StepStarted,
     ValueRecorded,
 )
-from recovery.journal.keys import CallKey
 from recovery.replay.lost_records import LostRecords, losses_in
 from recovery.values.types import Ref
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery.history.load import Entry
+from recovery.journal.call_key import CallKey
 from recovery.journal.events import (
     CallAbandoned,
     CallFailed,
@@ -23,7 +24,6 @@ from recovery.journal.events import (
     StepStarted,
     ValueRecorded,
 )
-from recovery.journal.keys import CallKey
 from recovery.replay.matching import Replay
 from recovery.replay.recorded_call import RecordedCall
 from recovery.values.types import Ref

@@ -24,6 +24,7 @@ from recovery import (
 )
 from recovery.engine.drive import drive, drive_async
 from recovery.errors import DamagedRunError, RunFailedError
+from recovery.journal.call_key import CallKey
 from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
@@ -36,7 +37,6 @@ from recovery.journal.events import (
     RecordsLost,
     ValueRecorded,
 )
-from recovery.journal.keys import CallKey
 from recovery.replay.matching import Replay
 from recovery.testing import crash_everywhere
 from tests.support.lives import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.journal.events import CallIntended
-from recovery.journal.keys import (
+from recovery.journal.call_key import (
     UNDO_PREFIX,
     CallKey,
     call_scope,
@@ -14,6 +13,7 @@ from recovery.journal.keys import (
     step_of,
     step_scope,
 )
+from recovery.journal.events import CallIntended
 
 KEY = CallKey("3", "send", "call_1", b"\x01" * 16)
 
