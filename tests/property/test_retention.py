@@ -93,8 +93,9 @@ def make(store: Disk, number: int, spec: Spec) -> None:
         undo(store, name(number), tools=[])
     if spec.inbox:
         store.post(name(number), "signal", {"name": "x", "value": 1, "who": ""})
+    directory = store.disk.open_directory(f"home/{name(number)}")
+    directory.sync()  # else a loss of power unmakes a run without records
     if spec.damaged:
-        directory = store.disk.open_directory(f"home/{name(number)}")
         segment = next(one for one in directory.names() if one.endswith(".seg"))
         file = directory.open(segment, write=True)
         file.pwrite(b"?" * 8, 64 + 40)
