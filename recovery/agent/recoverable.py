@@ -419,7 +419,9 @@ class RecoverableAgent(Generic[Result]):
             return result
 
     def _load(self, log: WritableLog, run_id: str) -> History:
-        return after_child_resolution(self.store, log, load(log, run_id, self.store.approvers))
+        whole = self.settings.checkpoint_every_n is None
+        history = load(log, run_id, self.store.approvers, whole=whole)
+        return after_child_resolution(self.store, log, history)
 
     def _recover_claimed(
         self, task: Any, session: RunSession, log: WritableLog, kind: type[Drivers]

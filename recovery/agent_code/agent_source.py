@@ -8,7 +8,7 @@ import inspect
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -61,6 +61,11 @@ class LostLocals:
                 f"what is in local variable {lost.name!r} (made before the loop of line "
                 f"{lost.loop}, changed in place in it)"
             )
+        if lost.how == "apart":
+            return (
+                f"local variable {lost.name!r} (changed in line {lost.changed}; line {lost.made} "
+                "puts it into run.state, which has another object then: take it from there)"
+            )
         inside = " by a tool, which is not executed again on replay" if lost.in_call else ""
         return (
             f"local variable {lost.name!r} (made in line {lost.made}, changed in line "
@@ -84,9 +89,10 @@ def warn_of_lost_locals(agent_fn: Callable[..., Any]) -> None:
         found.warn()
 
 
-def warn_of_changed(frame: FrameType, run: str, line: int, names: Iterable[str]) -> bool:
+def warn_of_changed(frame: FrameType, run: str, line: int, names: Mapping[str, bool]) -> bool:
     """Warn of those of these values that were changed in place in the loop at this line, would be
-    lost, and are read by the loop; each once. Returns whether there are any."""
+    lost, and are read by the loop; each once. Returns whether there are any. ``names``: and whether
+    the state has them."""
     code = frame.f_code
     node = _definition(code, frame.f_globals.get("__name__"))
     if node is None:
@@ -96,8 +102,8 @@ def warn_of_changed(frame: FrameType, run: str, line: int, names: Iterable[str])
     said |= {name for file, loop, name in _named if (file, loop) == (code.co_filename, line)}
     found = tuple(
         LostLocal(name, 0, line, loop=line, how="in place")
-        for name in dict.fromkeys(names)
-        if said.isdisjoint((name, name.partition(".")[0])) and is_lost(name)
+        for name, is_in_state in names.items()
+        if said.isdisjoint((name, name.partition(".")[0])) and is_lost(name, is_in_state)
     )
     if found:
         LostLocals(code.co_qualname, code.co_filename, node.lineno, found).warn()

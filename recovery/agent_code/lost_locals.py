@@ -16,6 +16,7 @@ from typing import Literal
 
 from recovery.agent_code.loop_variables import (
     DISPLAYS,
+    MUTATORS,
     Loop,
     Turn,
     bound_in,
@@ -48,7 +49,9 @@ class LostLocal:
     """A local variable, the line where it is made, and the line where it is changed.
 
     ``in_call``: the change is inside a tool, which is not executed again on replay. ``loop``: the
-    line of the loop. ``how``: the kind of change, where it has no line of its own.
+    line of the loop. ``how``: "beside" and "in place": the kind of change, where it has no line of
+    its own. "apart": what is in the state is the same object, but not in a resumed run; it was put
+    there in line ``made``.
     """
 
     name: str
@@ -56,7 +59,7 @@ class LostLocal:
     changed: int
     in_call: bool = False
     loop: int = 0
-    how: Literal["", "beside", "in place"] = ""
+    how: Literal["", "beside", "in place", "apart"] = ""
 
 
 @dataclass(slots=True)
@@ -79,11 +82,12 @@ def lost_locals(function: FunctionNode, run: str) -> tuple[LostLocal, ...]:
     return () if finder is None else tuple(finder.lost())
 
 
-def may_be_lost(function: FunctionNode, run: str) -> Callable[[str], bool]:
+def may_be_lost(function: FunctionNode, run: str) -> Callable[[str, bool], bool]:
     """The names that would be lost if their values are changed in place where the source does not
-    show it: those that the loop reads, except those that ``lost_locals`` reports."""
+    show it: those that the loop reads, except those that ``lost_locals`` reports. Besides the name
+    it is asked whether the value is in the state."""
     finder = _finder(function, run)
-    return (lambda _: False) if finder is None else finder.may_be_lost
+    return (lambda _, __: False) if finder is None else finder.may_be_lost
 
 
 @functools.lru_cache(maxsize=256)
@@ -133,6 +137,7 @@ class _Finder:
     def __init__(self, around: list[FunctionNode], loop: Loop, run: str) -> None:
         self._around, self._loop, self._run = around, loop, run
         self._made: dict[str, _Made] = {}
+        self._put: dict[str, int] = {}  # into the state before the loop, and in which line
         functions: dict[str, FunctionNode] = {}
         for function, inner in zip(around, [*around[1:], None], strict=True):
             functions |= functions_in(function)
@@ -140,11 +145,17 @@ class _Finder:
         for function in around:
             functions.pop(function.name, None)
         self._turn = Turn(loop, functions, self._read_after())
+        self._find_put()
 
     def lost(self) -> Iterator[LostLocal]:
+        loop = self._loop.lineno
         for name, change in sorted(self._turn.changes.items(), key=lambda one: one[1].line):
-            made = self._made.get(name)
-            if made is None or name not in self._turn.read:
+            made, root = self._made.get(name), name.partition(".")[0]
+            put = self._put.get(name) or self._put.get(root)
+            if put and not (change.rebound and name in self._put):
+                yield LostLocal(name, put, change.line, change.in_call, loop, "apart")
+                continue
+            if made is None or name not in self._turn.read or self._is_in_state(name):
                 continue
             if self._comes_from_run(name, set()):
                 is_lost = change.rebound and not self._is_saved(name)
@@ -153,8 +164,7 @@ class _Finder:
             else:
                 is_lost = self._is_container(name, set())
             if is_lost:
-                line = self._loop.lineno
-                yield LostLocal(name, made.line, change.line, change.in_call, line)
+                yield LostLocal(name, made.line, change.line, change.in_call, loop)
         if not isinstance(self._loop, ast.While):
             yield from self._beside(self._loop.iter)
 
@@ -175,15 +185,19 @@ class _Finder:
             line = self._loop.lineno
             yield LostLocal(ast.unparse(iterated), line, line, loop=line, how="beside")
 
-    def may_be_lost(self, name: str) -> bool:
+    def may_be_lost(self, name: str, is_in_state: bool) -> bool:
         """Whether it would be lost if it were changed in place: ``x``, or ``x.y``."""
         change, read = self._turn.changes.get(name), self._turn.read
         root = name.partition(".")[0]
+        if is_in_state and not {name, root} & self._put.keys():
+            return False
         if change is not None and (name not in read or (change.rebound and name == root)):
             return False
         if root not in {one.partition(".")[0] for one in read}:
             return False
-        return not self._comes_from_run(root, set()) and not self._is_argument_saved(root)
+        return not self._comes_from_run(root, set()) and (
+            is_in_state or not self._is_argument_saved(root)
+        )
 
     def _is_argument_saved(self, name: str) -> bool:
         """Whether it is passed to the function, which puts it into the state: the origin of such a
@@ -248,7 +262,42 @@ class _Finder:
             found |= {name for node in own_nodes(function) for name in loads_in(node)}
         return found
 
+    def _find_put(self) -> None:
+        """Find what is put into the state before the loop. A resumed run has the state of the
+        checkpoint, and not this object in it, unless it was taken from the state."""
+        states = self._states()
+        for function in self._around:
+            for node in own_nodes(function):
+                if getattr(node, "lineno", self._loop.lineno) >= self._loop.lineno:
+                    continue
+                match node:
+                    case ast.Assign(targets=targets, value=value):
+                        into = {root_of(one) for one in targets}
+                        given = [value, *(one for one in targets if isinstance(one, ast.Name))]
+                    case ast.Call(func=ast.Attribute(value=receiver, attr=attr)):
+                        into = {root_of(receiver)} if attr in MUTATORS else set()
+                        given = [*node.args, *(one.value for one in node.keywords)]
+                    case _:
+                        continue
+                for name in (name for one in given for name in _objects_in(one)):
+                    if into & states and not self._comes_from_run(name, set()):
+                        self._put.setdefault(name, node.lineno)
+
+    def _states(self) -> set[str]:
+        """The state of the run, and the variables that are the same dict."""
+        state = f"{self._run}.state"
+        return {state} | {
+            name
+            for name, made in self._made.items()
+            if any(value is not None and name_of(value) == state for value in made.values)
+        }
+
     # -- what a variable is
+
+    def _is_in_state(self, name: str) -> bool:
+        """Whether it is the run's own, or an attribute of an object from the state."""
+        root, dot, _ = name.partition(".")
+        return bool(dot) and (root == self._run or self._comes_from_run(root, set()))
 
     def _comes_from_run(self, name: str, seen: set[str]) -> bool:
         """Whether it is made from state or messages, directly or indirectly."""
@@ -306,15 +355,7 @@ class _Finder:
             name_of(node) == f"{self._run}.state" for value in values for node in ast.walk(value)
         ):
             return True
-        states = {f"{self._run}.state"} | {
-            one
-            for one, made in self._made.items()
-            if any(
-                value is not None and name_of(value) == f"{self._run}.state"
-                for value in made.values
-            )
-        }
-        return self._is_put_into_state(states, name)
+        return self._is_put_into_state(self._states(), name)
 
     def _is_put_into_state(self, states: set[str], name: str) -> bool:
         for node in ast.walk(ast.Module([self._loop, *self._turn.helpers], [])):
@@ -356,6 +397,16 @@ class _Finder:
 
 def _awaited(value: ast.expr | None) -> ast.expr | None:
     return value.value if isinstance(value, ast.Await) else value
+
+
+def _objects_in(value: ast.expr) -> Iterator[str]:
+    """The variables whose objects a value is, or has in it."""
+    match value:
+        case ast.Dict(values=inside) | ast.List(elts=inside) | ast.Tuple(elts=inside):
+            for one in inside:
+                yield from _objects_in(one)
+        case _ if name := name_of(value):
+            yield name
 
 
 def _parts(target: ast.expr) -> list[ast.expr]:

@@ -155,7 +155,7 @@ class ChildSession(RunSession):
         # Durable with the next commit, before anything is executed; otherwise recorded again.
         again = CallResolved(ended.call, "retry", None, who, why, by_policy=True)
         log.append(*encode(again))
-        return load(log, self.run_id, self.of.recipient.approvers)
+        return load(log, self.run_id, self.of.recipient.approvers, whole=history.whole)
 
     def on_first_record(self, log: WritableLog) -> None:
         """Record that the child has a log. Durable, in both logs, when this returns."""
@@ -363,7 +363,7 @@ def after_child_resolution(
     why = f"child run {child.run_id} goes on"
     again = CallResolved(history.ended.call, "retry", None, "child", why, by_policy=True)
     log.append(*encode(again))
-    return load(log, history.run_id, store.approvers)
+    return load(log, history.run_id, store.approvers, whole=history.whole)
 
 
 def _failed_child(store: CheckpointStoreBase, history: History) -> History | None:

@@ -66,23 +66,27 @@ class LocalsBefore:
         frame = next((one for one, _ in callers if one.f_code is self._code), None)
         if frame is None:
             return
-        found = list(self._changed(_locals_of(frame), run))
+        found = dict(self._changed(_locals_of(frame), run))
         if found:
             from recovery.agent_code.agent_source import warn_of_changed  # noqa: PLC0415 - imports ast
 
             if warn_of_changed(frame, self._run, self._line, found):
                 _warned.add(self._code)
 
-    def _changed(self, now: dict[str, Any], run: ExecutionBase) -> Iterator[str]:
+    def _changed(self, now: dict[str, Any], run: ExecutionBase) -> Iterator[tuple[str, bool]]:
+        """The names of changed objects, and whether the state has them."""
         inside: Container[int] | None = None
+        in_state: Container[int] = ()
         for name, (value, before) in self._seen.items():
             if now.get(name) is not value:
                 continue
             for path, part in changed(before, contents_of(value)):
                 if inside is None:  # a checkpoint holds it, or other code manages it
-                    inside = ids_inside([run.state, run.messages, run.task])
-                if id(part) not in inside:
-                    yield f"{name}.{path[0]}" if path and is_instance(value) else name
+                    inside = ids_inside([run.messages, run.task])
+                    in_state = ids_inside([run.state])
+                if id(part) in in_state or id(part) not in inside:
+                    found = f"{name}.{path[0]}" if path and is_instance(value) else name
+                    yield found, id(part) in in_state
 
 
 def _locals_of(frame: FrameType) -> dict[str, Any]:

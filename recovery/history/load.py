@@ -90,6 +90,7 @@ class History:
     listeners: tuple[Listener, ...] = ()
     spans: SpanListener | None = None  # one of them
     size: int = 0  # bytes of the records after the checkpoint, which a recovery has to read
+    whole: bool = False  # see load
     code: str = ""  # the digest of the agent's present code; "" if it is unknown
     subjects: SubjectValues = field(default_factory=SubjectValues)
     replayed: int = field(init=False)
@@ -182,9 +183,12 @@ def value_of_ref(values: RecordedValues, run_id: str, item: Ref | CompositeMessa
         raise DamagedRunError(run_id, [Damage.of_records(lsn, lsn, str(exc))]) from None
 
 
-def load(log: LogRecords, run_id: str, approvers: Signatures | None = None) -> History:
+def load(
+    log: LogRecords, run_id: str, approvers: Signatures | None = None, *, whole: bool = False
+) -> History:
     """Read a run's history; changes nothing. ``approvers``: resolutions without a signature of
-    theirs are left out.
+    theirs are left out. ``whole``: for an agent that takes no checkpoints, and is replayed from its
+    first line: no checkpoint of the run is used, if it can be read from its beginning.
 
     If a checkpoint is damaged, an earlier one is used, or none at all. Raises DamagedRunError when
     other records are lost: one of them may be a call that was made.
@@ -201,8 +205,18 @@ def load(log: LogRecords, run_id: str, approvers: Signatures | None = None) -> H
         items = items_from(log, start.lsn + 1, damage, lost, repaired=True)
         return list(counting.of_items(items))
 
-    start, items = next(starts(log, partial(read_whole, log), behind, damage.append, broken.append))
+    found = _whole(log, behind, lost) if whole else None
+    start, items = found or next(
+        starts(log, partial(read_whole, log), behind, damage.append, broken.append)
+    )
     restored = start.restored
+    if whole and restored is not None:
+        _logger.warning(
+            "run %s: it has checkpoints and cannot be read from its beginning, so it resumes from "
+            "%s: local variables are fresh, though checkpoint_every_n is None.",
+            run_id,
+            start,
+        )
     tail = [_entry(item) for item in items]
     entries = before + tail
     if restored is None and log.oldest_lsn > 1:
@@ -237,8 +251,23 @@ def load(log: LogRecords, run_id: str, approvers: Signatures | None = None) -> H
         _accepted(tail),
         origin,
         size=sum(len(record.packed) for record, _ in items),
+        whole=whole,
         subjects=_subject_values(entries, (*start.prologue, *(record for record, _ in items))),
     )
+
+
+def _whole(
+    log: LogRecords, behind: Callable[[Start], list[Item]], lost: list[Damage]
+) -> tuple[Start, list[Item]] | None:
+    """The beginning of the log; None if records are missing from there on, or for a fork, whose
+    checkpoint may hold another state than its records lead to."""
+    if log.oldest_lsn > 1:
+        return None
+    start = Start()
+    items = behind(start)
+    began = next((event for _, event in items if isinstance(event, RunStarted)), None)
+    is_cut = lost or any(isinstance(event, RecordsLost) for _, event in items)
+    return None if is_cut or ForkedFrom.of(began) is not None else (start, items)
 
 
 def _subject_values(entries: Iterable[Entry], records: Iterable[Record]) -> SubjectValues:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import csv
 import functools
 import gc
@@ -91,6 +92,36 @@ LOST = {
         "total += step\nawait run.call(ask, total)",
         "",
         "total",
+    ),
+    "a list that is put into the state, and not taken from there": (
+        "done = []\nrun.state['done'] = done",
+        "done.append(step)",
+        "return run.state['done']",
+        "done",
+    ),
+    "a dict that is put into the state where it is made": (
+        "seen = run.state['seen'] = {}",
+        "seen[step] = await run.call(ask)",
+        "",
+        "seen",
+    ),
+    "a list that is a default of the state": (
+        "done = []\nstate = run.state\nstate.setdefault('done', done)",
+        "done.append(step)",
+        "",
+        "done",
+    ),
+    "a list in a dict that is put into the state": (
+        "done = []\nrun.state.update(all={'done': done})",
+        "done += [step]",
+        "",
+        "done",
+    ),
+    "an attribute of an object that is put into the state": (
+        "cart = Cart()\nrun.state['cart'] = cart",
+        "cart.total += step",
+        "",
+        "cart.total",
     ),
     "what a helper changes by nonlocal": (
         "count = 0\nasync def work():\n    nonlocal count\n    count += 1",
@@ -224,6 +255,36 @@ KEPT = {
     "a connection that is made when it is needed": (
         "db = None",
         "if db is None:\n    db = await connect()\nawait db.get(1)",
+        "",
+    ),
+    "what is put into the state, and taken from there": (
+        "run.state['done'] = []\ndone = run.state['done']\nlog = run.state.setdefault('log', [])",
+        "done.append(step)\nlog.append(done)",
+        "",
+    ),
+    "what is put into the state if it is not there": (
+        "done = run.state.get('done')\nif not done:\n    done = []\n    run.state['done'] = done",
+        "done.append(step)",
+        "",
+    ),
+    "what is put into the state and does not change": (
+        "plan = [1]\nlast = {}\nrun.state.update(plan=plan, last=last, n=len(plan))",
+        "last = await run.call(ask, plan)",
+        "",
+    ),
+    "a copy of what the state has": (
+        "done = []\nrun.state['done'] = list(done)",
+        "done = run.state['done']\ndone.append(step)",
+        "",
+    ),
+    "what the run has": (
+        "if not run.state: run.state = {'n': 0}\nif not run.messages: run.messages = [1]",
+        "run.state['n'] += step\nrun.messages.append(step)\nprint(run.state, run.messages)",
+        "return run.messages",
+    ),
+    "an attribute of an object from the state": (
+        "cart = run.state.setdefault('cart', Cart())\ncart.total = 1",
+        "cart.total += step\nprint(cart.total)",
         "",
     ),
     "what does not change": ("tools = [ask]\nn0 = len(run.messages)", "print(tools, n0)", ""),
@@ -549,6 +610,13 @@ def a_list_that_a_helper_fills(run: Any) -> None:
             return
 
 
+def a_heap_in_the_state(run: Any) -> None:
+    orders = run.state["orders"] = list(run.task)
+    for step in run.steps():
+        if used_up(run, heapq.heappop(orders) if orders else None, step):
+            return
+
+
 def what_a_helper_is_given(run: Any) -> None:
     def work(orders: list[Any]) -> None:
         for step in run.steps():
@@ -586,6 +654,7 @@ SEEN = [
     a_list_in_an_object,
     a_list_inside_a_list,
     a_list_that_a_helper_fills,
+    a_heap_in_the_state,
     what_a_helper_is_given,
     Shop,
 ]
@@ -777,6 +846,56 @@ def test_without_checkpoints_nothing_is_lost(agent: Any) -> None:
     )
     assert report.ok, str(report)
     assert not report.notes
+
+
+def totals(run: Any) -> Any:
+    total = run.state.setdefault("first", 0)
+    run.messages.append("system")
+    for step in run.steps():
+        pay(total)
+        total += step
+        run.messages.append(total)
+        run.state["last"] = total
+        end(step)
+        if step == 6:
+            return [total, list(run.messages), run.state["last"]]
+
+
+def ended(store: CheckpointStore, *every: int | None) -> Any:
+    """The result of a run after lives with these settings, and what was paid."""
+    paid.clear()
+    for one in every:
+        agent = RecoverableAgent(totals, store, one, max_recoveries=0)
+        with contextlib.suppress(ConnectionError):
+            return agent.run_with_recovery_sync("task", "run")["result"], [*paid]
+    raise AssertionError
+
+
+@pytest.mark.parametrize("dies", range(1, 7))
+@pytest.mark.parametrize("every", [[1, None], [2, None], [None, 1, None], [1, None, None]])
+def test_a_run_with_checkpoints_is_replayed_from_its_first_line(
+    dies: int, every: list[int | None]
+) -> None:
+    crashes[:] = []
+    whole = ended(CheckpointStore(MemoryStore()), None)
+    crashes[:] = [min(dies + at, 6) for at in range(len(every) - 1)]
+    assert ended(CheckpointStore(MemoryStore()), *every) == whole
+
+
+def test_a_run_that_cannot_be_replayed_from_its_first_line_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = CheckpointStore(MemoryStore())
+    crashes[:] = [5]
+    agent = RecoverableAgent(totals, store, 1, max_recoveries=0)
+    with pytest.raises(ConnectionError):
+        agent.run_with_recovery_sync("task", "run")
+    fork = store.run("run").fork("fork", at_step=4, state={"first": 100})
+    with caplog.at_level(logging.WARNING, "recovery"):
+        result = RecoverableAgent(totals, store, None).run_with_recovery_sync("task", fork.run_id)
+    assert result["recovered_from_step"] == 4 and result["result"][0] == 111
+    (said,) = [one for one in caplog.messages if "checkpoint_every_n is None" in one]
+    assert "run fork: " in said and "the checkpoint of step 4" in said
 
 
 def test_retention_without_checkpoints_is_refused() -> None:
