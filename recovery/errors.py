@@ -622,7 +622,8 @@ class ToolError(Exception):
     """A tool failed with an exception that the log cannot rebuild by name.
 
     The same on the first execution and on replay. Builtin exceptions, and those that a tool
-    declares with ``@tool(raises=[...])``, are raised as themselves instead.
+    declares with ``@tool(raises=[...])``, are raised as themselves instead. So are all whose type
+    is loaded; where one is not, a ToolError with the same text replaces it.
     """
 
     def __init__(self, type_name: str, message: str, traceback: str) -> None:

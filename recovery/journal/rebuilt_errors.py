@@ -49,12 +49,21 @@ def rebuilt(
         exc.__cause__ = _cause(failed, declared, raised)
     else:
         found = _made(failed, declared, raised)
-        exc = found if isinstance(found, Exception) else _tool_error(failed)
+        exc = found if isinstance(found, Exception) else _stand_in(failed)
     return exc.with_traceback(raised.__traceback__ if raised is not None else None)
 
 
 def _tool_error(failed: CallFailed) -> ToolError:
     return ToolError(failed.type.removeprefix("builtins."), failed.message, failed.traceback)
+
+
+def _stand_in(failed: CallFailed) -> ToolError:
+    """For an exception whose type is not loaded, with its text: what the agent makes of the text,
+    such as a message to a model, is the same as when the tool raised it."""
+    exc = _tool_error(failed)
+    exc.args = (failed.message,)
+    exc.add_note(f"it was of type {exc.type_name}, which is not loaded in this process")
+    return exc
 
 
 def _cause(
@@ -148,7 +157,7 @@ def _part(
     known = {one.name for one in fields(CallFailed)}
     event = CallFailed(0, **{name: value for name, value in failed.items() if name in known})
     found = _made(event, declared, raised, root)
-    return found if found is not None else _tool_error(event)
+    return found if found is not None else _stand_in(event)
 
 
 def _of_rules_1(failed: CallFailed, declared: _Kinds) -> Exception:

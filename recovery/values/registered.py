@@ -270,8 +270,8 @@ def _of_model(cls: type[Any]) -> _Own:
         return [
             held,
             state["__pydantic_fields_set__"],
-            state["__pydantic_extra__"],
-            state["__pydantic_private__"],
+            state.get("__pydantic_extra__"),  # a RootModel has neither
+            state.get("__pydantic_private__"),
         ]
 
     def default_of(name: str) -> Any:

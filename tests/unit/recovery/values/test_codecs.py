@@ -109,6 +109,10 @@ class Open(pydantic.BaseModel, extra="allow"):
     pass
 
 
+class Names(pydantic.RootModel[list[str]]):
+    pass
+
+
 class Money:
     """A type of its own, with a codec of its own."""
 
@@ -125,7 +129,7 @@ class Money:
         return f"Money({self.cents})"
 
 
-OWN = (Colour, Level, Word, Right, Bits, Order, Place, Pair, User, Open)
+OWN = (Colour, Level, Word, Right, Bits, Order, Place, Pair, User, Open, Names)
 
 
 def register_all() -> None:
@@ -447,6 +451,7 @@ def test_types_of_users_come_back():
         user,
         order,
         Open.model_validate({"x": (1, Colour.RED)}),
+        Names(["Ada"]),
         Colour.BLUE,
         Right.READ | Right.WRITE,
     ):
