@@ -205,18 +205,9 @@ def load(
         items = items_from(log, start.lsn + 1, damage, lost, repaired=True)
         return list(counting.of_items(items))
 
-    found = _whole(log, behind, lost) if whole else None
-    start, items = found or next(
-        starts(log, partial(read_whole, log), behind, damage.append, broken.append)
-    )
+    usual = starts(log, partial(read_whole, log), behind, damage.append, broken.append)
+    start, items = _beginning(log, run_id, behind, lost, usual) if whole else next(usual)
     restored = start.restored
-    if whole and restored is not None:
-        _logger.warning(
-            "run %s: it has checkpoints and cannot be read from its beginning, so it resumes from "
-            "%s: local variables are fresh, though checkpoint_every_n is None.",
-            run_id,
-            start,
-        )
     tail = [_entry(item) for item in items]
     entries = before + tail
     if restored is None and log.oldest_lsn > 1:
@@ -256,18 +247,31 @@ def load(
     )
 
 
-def _whole(
-    log: LogRecords, behind: Callable[[Start], list[Item]], lost: list[Damage]
-) -> tuple[Start, list[Item]] | None:
-    """The beginning of the log; None if records are missing from there on, or for a fork, whose
-    checkpoint may hold another state than its records lead to."""
-    if log.oldest_lsn > 1:
-        return None
-    start = Start()
-    items = behind(start)
-    began = next((event for _, event in items if isinstance(event, RunStarted)), None)
-    is_cut = lost or any(isinstance(event, RecordsLost) for _, event in items)
-    return None if is_cut or ForkedFrom.of(began) is not None else (start, items)
+def _beginning(
+    log: LogRecords,
+    run_id: str,
+    behind: Callable[[Start], list[Item]],
+    lost: list[Damage],
+    usual: Iterator[tuple[Start, list[Item]]],
+) -> tuple[Start, list[Item]]:
+    """The beginning of the log; else the usual start. So it is where records are missing, and for a
+    fork, whose checkpoint may hold another state than its records lead to."""
+    if log.oldest_lsn == 1:
+        start = Start()
+        items = behind(start)
+        began = next((event for _, event in items if isinstance(event, RunStarted)), None)
+        is_cut = lost or any(isinstance(event, RecordsLost) for _, event in items)
+        if not is_cut and ForkedFrom.of(began) is None:
+            return start, items
+    start, items = next(usual)
+    if start.lsn:
+        _logger.warning(
+            "run %s: it cannot be replayed from its first record, so it resumes from %s: local "
+            "variables are fresh, though checkpoint_every_n is None.",
+            run_id,
+            start,
+        )
+    return start, items
 
 
 def _subject_values(entries: Iterable[Entry], records: Iterable[Record]) -> SubjectValues:
