@@ -20,7 +20,8 @@ What runs have recorded of a subject is encrypted with the subject's own key
 can read it again: not in logs, checkpoints and exports of runs, and not in
 copies of them. Logs stay whole, and all checksums fit.
 Not reached are backups of the keys (the directory .subjects of the store),
-and what was recorded without a subject.
+other stores to which `recovery copy` has taken them, and what was recorded
+without a subject.
 
 \b
 exit codes:
