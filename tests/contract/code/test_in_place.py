@@ -190,10 +190,10 @@ def test_what_is_large_is_looked_at_seldom_and_what_changes_in_it_is_said(
     monkeypatch.setattr(recovery.engine.changed_in_place, "_packed", looked)
 
     def agent(run: Any) -> None:
-        run.state["pages"] = pages
+        kept = run.state.setdefault("pages", pages)
         for step in run.steps():
             spoil = step == spoiled_in
-            reads(pages, step >= (spoiled_in or 100))
+            reads(kept, step >= (spoiled_in or 100))
             if spoil:
                 run.task.pop()
             if step == 64:
