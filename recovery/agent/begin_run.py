@@ -10,6 +10,7 @@ import xxhash
 
 from recovery.agent_code.agent_name import agent_name
 from recovery.agent_code.code_digest import digest_of
+from recovery.control.relatives import check_parent
 from recovery.engine.journal_writer import record
 from recovery.history.signed_resolutions import kinds_signed
 from recovery.inspect.inbox_check import check_not_begun
@@ -33,6 +34,8 @@ def begin(
     task: Any,
 ) -> int:
     """Record that the run begins, or is resumed; the number of recoveries that this is."""
+    if history.started is not None and session.parent is None:  # no parent runs it
+        check_parent(store, history.started)
     recovering = history.started is not None or history.restored is not None
     owners, is_owner_new = history.tallies.owners, not session.fence
     if is_owner_new:  # the epochs of an imported log begin at 1 again

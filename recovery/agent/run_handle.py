@@ -321,6 +321,7 @@ class RunHandle:
         wait, its end), a fifth of a second later at most. A tool in execution is not interrupted.
         Whether a call in doubt took effect stays unknown; the error names it. ``sign``: as for
         ``approve``; a run that no process owns needs none. RecoveryError when the run has ended.
+        After a crash call it again: if the run was cancelled, it ends the child runs that are left.
         """
         cancel(self._store, self.run_id, who=who, why=why, sign=sign)
 

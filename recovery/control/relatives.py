@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from eventlog import ReadableLog
+from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, backend_of, reader_of
 from recovery.history.first_record import started_of
+from recovery.history.load_shallow import ended_in
 from recovery.journal.encoding import decode, decode_shallow
-from recovery.journal.events import RunStarted
+from recovery.journal.events import RunCancelled, RunStarted, RunUndone
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.related_runs import ChildRun, ChildState, ParentRun
 from recovery.replay.children import children_of
@@ -62,6 +64,25 @@ def is_child(store: Store, run_id: str, of: str) -> bool:
     with reader:
         link = ParentRun.of(started_of(reader, decode_shallow))
     return link is not None and link.run_id == of
+
+
+def check_parent(store: Store, started: RunStarted) -> None:
+    """RecoveryError when the run is a child and a person has ended a run above it: cancelled or
+    undone. The process that did so may have died before it ended the child. (A child whose failure
+    its parent has handled may be resumed: also after the parent's own end.)"""
+    link = ParentRun.of(started)
+    while link is not None and (reader := backend_of(store).read(link.run_id)) is not None:
+        with reader:
+            above, ended = started_of(reader, decode_shallow), ended_in(reader)
+        if above is None or above.uid != link.uid:  # another run of its name
+            return
+        if isinstance(ended, RunCancelled | RunUndone):
+            raise RecoveryError(
+                f"run {started.run_id!r} is a child of run {link.run_id!r}, which has ended "
+                f"({ended.kind.removeprefix('run_')}). A child never works without its parent. "
+                "Nothing was executed: cancel the child, too."
+            )
+        link = ParentRun.of(above)
 
 
 def lineage(store: Store, run_id: str) -> list[ForkedFrom]:

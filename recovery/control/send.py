@@ -9,8 +9,8 @@ from recovery.control.named_call import AnyCall, key_or_lsn
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
 from recovery.history.first_record import started_of
-from recovery.history.load import Ended, ended_by, load
-from recovery.history.load_shallow import load_shallow, shallow_events
+from recovery.history.load import Ended, load
+from recovery.history.load_shallow import ended_in, load_shallow
 from recovery.history.signed_resolutions import check_signed, kinds_signed, signature_of
 from recovery.history.subject_values import keys_in, sealed
 from recovery.journal.call import Call
@@ -99,9 +99,7 @@ def _beginning_and_end(
     store: Store, run_id: str, what: str
 ) -> tuple[RunStarted | None, Ended | None]:
     with reader_of(store, run_id, f": {what} was not sent") as reader:
-        # A run that has ended takes no checkpoint, so all decisions are after the last one.
-        start = reader.tail().snapshot or 1
-        ended = ended_by(shallow_events(reader.records(start, on_damage=lambda damage: None), []))
+        ended = ended_in(reader)
         started = started_of(reader, decode_shallow)
         if started is None and (submission := submission_of(reader, run_id)) and submission.uid:
             started = first_record_of(submission, kinds_signed(approvers_of(store)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from eventlog import Damage, LogRecords, Record
+from eventlog import Damage, LogRecords, ReadableLog, Record
 from recovery.errors import DamagedRunError, UnreadableValueError
 from recovery.history.choose_checkpoint import Start, beginning_gone, read_shallow, starts
 from recovery.history.inventory import needs
@@ -203,3 +203,10 @@ def shallow_events(records: Iterable[Record], lost: list[Damage]) -> Iterator[En
             continue
         if event is not None:
             yield record.lsn, record.time_ns, event
+
+
+def ended_in(log: ReadableLog) -> Ended | None:
+    """How the run has ended, as far as its log can be read."""
+    # A run that has ended takes no checkpoint, so all decisions are after the last one.
+    start = log.tail().snapshot or 1
+    return ended_by(shallow_events(log.records(start, on_damage=lambda damage: None), []))

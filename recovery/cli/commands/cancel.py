@@ -23,6 +23,7 @@ from recovery.control.cancel import cancel
 from recovery.control.resolve import accept
 from recovery.inspect.states import OPEN
 from recovery.inspect.status import status
+from recovery.ops.remove import ENDED
 from recovery.text import count
 
 CANCEL_MORE = """\b
@@ -33,7 +34,7 @@ short. Nothing is undone: for that, recovery undo.
 \b
 exit codes:
   0    ended, or (a live one) asked to end
-  1    refused: it has ended; or you said no
+  1    refused: it has ended, and left no child run; or you said no
 
 \b
 examples:
@@ -75,12 +76,14 @@ def command(
             names = ", ".join(call.name for call in one.in_doubt)
             say(f"in doubt, and will stay so: {names}")
         open_ones = [child for child in children_known(runs, run) if child.state == "open"]
-        if open_ones:
+        if open_ones and one.state not in ENDED:
             say(f"{count(len(open_ones), 'child run')} will end with it")
         confirm(f"End run {run} ({one.state}, step {one.progress.step})?", yes)
         cancel(runs, run, who=who_or_login(who), why=why, sign=signer(sign))
         after = status(runs, run)
-        if after.state == "cancelled":
+        if one.state == "cancelled":
+            say(f"run {run}: it had been cancelled before; the child runs that it had left end now")
+        elif after.state == "cancelled":
             say(f"run {run}: {one.state} -> cancelled")
         else:
             say(f"run {run}: asked to end; {after.owner} has it, and ends it")

@@ -7,8 +7,10 @@ import contextlib
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -33,7 +35,7 @@ from recovery.agent.run import execution_of
 from recovery.agent.undo_run import undo
 from recovery.calls import child_slots
 from recovery.calls.child_slots import ChildSlots
-from recovery.control.cancel import cancel
+from recovery.control.cancel import _end_child, cancel
 from recovery.control.relatives import children, is_child, parent
 from recovery.control.resolve import resolve
 from recovery.control.send import signal
@@ -46,6 +48,7 @@ from recovery.errors import (
     WaitingError,
 )
 from recovery.history.load import load
+from recovery.inspect.states import OPEN
 from recovery.inspect.status import status
 from recovery.journal.encoding import decode, encode
 from recovery.journal.events import CallAbandoned, ChildStarted, RunCancelled, RunStarted
@@ -1053,6 +1056,54 @@ def test_whoever_cancels_a_live_run_cancels_its_children_and_theirs() -> None:
         asyncio.run(cancelled())
     for run_id in all_runs(store):
         assert isinstance(how_ended(store, run_id), RunCancelled), run_id
+    assert executed == {"a begins": 1, "c begins": 1}
+
+
+def open_runs(store: CheckpointStore) -> list[str]:
+    return [one.run_id for one in store.runs(state=OPEN)]
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("ended", [0, 1, 2])
+def test_a_cancellation_that_was_killed_before_all_children_had_ended_is_repeated(
+    ended: int, live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``ended``: children that had ended when the process died."""
+    store = CheckpointStore()
+    calls = Counter[str]()
+
+    def end(*of: Any) -> bool:
+        calls["end"] += 1
+        if calls["end"] > ended:
+            raise Died
+        return _end_child(*of)
+
+    async def works(until: Callable[[], object]) -> None:
+        asyncio.get_running_loop().call_later(30, until)
+        await runner.run_with_recovery("task", "run")
+
+    runner = RecoverableAgent(has_waiting_children, store)
+    by_hand = partial(cancel, store, "run", who="ann")
+    if not live:
+        with pytest.raises(StoppedError):
+            asyncio.run(works(runner.stop))
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr("recovery.control.cancel._end_child", end)
+        asyncio.run(works(by_hand)) if live else by_hand()
+    assert isinstance(how_ended(store, "run"), RunCancelled)
+    left = open_runs(store)
+    assert len(left) == 3 - ended
+    for run_id in left:
+        agent = awaits_waits if "awaits" in run_id.rpartition("+")[2] else waits
+        with pytest.raises(RecoveryError, match=r"has ended \(cancelled\).*Nothing was executed"):
+            RecoverableAgent(agent, store).resume_sync(run_id)
+    assert open_runs(store) == left
+    cancel(store, "run", who="bob")
+    for run_id in left:
+        gone = how_ended(store, run_id)
+        assert isinstance(gone, RunCancelled) and gone.who == "ann"
+    with pytest.raises(RecoveryError, match=r"has ended \(cancelled\): cancel was not sent"):
+        cancel(store, "run")
     assert executed == {"a begins": 1, "c begins": 1}
 
 
