@@ -7,12 +7,13 @@ that ``removed_from`` knows, and ``purge_removed`` deletes them.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 
 from eventlog.errors import FencedError, LogError, LogLockedError, UnsupportedFormatError
 from eventlog.files.api import Directory, Files
-from eventlog.files.lock import LOCK_NAME, Owner, claim, claim_if_linked
+from eventlog.files.lock import LOCK_NAME, Owner, claim_if_linked, hold
 from eventlog.files.posix import OSFiles
 from eventlog.format.names import MARK_NAME, is_unfinished, segment_number
 from eventlog.read.reader import LogReader
@@ -71,12 +72,25 @@ def removed_from(name: str) -> str:
 def purge_removed(root: str | os.PathLike[str], *, files: Files | None = None) -> int:
     """Delete the remains of interrupted removals in directory ``root``; the number of logs.
 
-    Leaves alone what another process is removing now. ``files``: a file system for tests.
+    Leaves alone what another process is removing now. ``files``: a file system for tests. Raises
+    OSError for remains that cannot be deleted; all others are gone then.
     """
     files, root, done = files or OSFiles(), os.fspath(root), 0
-    for name in files.list_directories(root):
-        if removed_from(name):
+    failed: list[tuple[str, OSError | LogError]] = []
+    for name in filter(removed_from, files.list_directories(root)):
+        try:
             done += _finished(files, f"{root}/{name}")
+        except (OSError, LogError) as exc:  # of this one; the others are still deleted
+            failed.append((f"{root}/{name}", exc))
+    if failed:
+        path, why = failed[0]
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        of_system = why if isinstance(why, OSError) else OSError(errno.EIO, str(why))
+        raise OSError(
+            of_system.errno,
+            f"what a removal has left could not be deleted: {of_system.strerror}{more}",
+            of_system.filename or path,
+        ) from why
     return done
 
 
@@ -85,18 +99,18 @@ def _finished(files: Files, path: str) -> bool:
         directory = files.open_directory(path)
     except FileNotFoundError:
         return False
-    owner = None
+    held = None
     try:
         if directory.identity(LOCK_NAME) is not None:
-            owner = claim(files, directory, 0, takeover=False)
+            held = hold(directory)
         # Rename again first: the process that renamed it may have died before that was durable.
         # If the old name came back after a power loss, the log would lack the deleted files.
-        _move_and_delete(files, path, owner)
+        _move_and_delete(files, path, None)
     except (FileNotFoundError, LogLockedError):  # another process is removing it
         return False
     finally:
-        if owner is not None:
-            owner.close()
+        if held is not None:
+            held.close()
         directory.close()
     return True
 

@@ -201,6 +201,26 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
     return Owner(directory, file, epoch + 1, content, former)
 
 
+def hold(directory: Directory) -> File:
+    """Keep other processes away from a removed log, until the file is closed.
+
+    Takes the locks of a claim and writes no owner, so that it works on a full disk. A removed log
+    has no owner that would have to be fenced. Raises LogLockedError when another process has it.
+    """
+    file = directory.open(LOCK_NAME, write=True)
+    try:
+        epoch = _read_epoch(file)
+        if file.lock(epoch) and file.lock(epoch + 1) and _read_epoch(file) == epoch:
+            return file
+        found = _parse(file.pread(_CONTENT_SIZE, 0))
+        raise LogLockedError(
+            directory.path, found.get("pid"), found.get("host"), found.get("since")
+        )
+    except BaseException:
+        file.close()
+        raise
+
+
 def claim_if_linked(files: Files, directory: Directory, last_epoch: int, takeover: bool) -> Owner:
     """``claim`` for a log whose path still leads to the directory that was opened.
 

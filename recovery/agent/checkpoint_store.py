@@ -132,7 +132,7 @@ class CheckpointStore(CheckpointStoreBase):
         Agents may run meanwhile, and other removals. After a crash each run is whole or gone.
         Returns the removed runs, or with ``dry_run`` those that would be: the oldest first, but a
         parent before its children. Raises ValueError for impossible settings; OSError for a run
-        that could not be removed, after all others were.
+        or remains that could not be removed, after all others were.
         """
         from recovery.ops.gc import gc  # noqa: PLC0415 - only where it is used
 

@@ -34,14 +34,16 @@ def gc(
     if (keep is not None and keep < 0) or (older_than_s is not None and not older_than_s >= 0):
         raise ValueError(f"keep and older_than_s are 0 or more, not {keep} and {older_than_s}")
     backend = backend_of(store)
-    if not dry_run:
-        backend.sweep()
-    if keep is None and older_than_s is None:
-        return []
-    known = {one.run_id: _Known.of(one) for one in runs(store)}
-    before = math.inf if older_than_s is None else time_ns_of(backend) / 1e9 - older_than_s
     gone: dict[str, RemovedRun] = {}
-    failed: list[tuple[str, OSError]] = []
+    failed: list[tuple[str, OSError]] = []  # of one thing; the others are still removed
+    if not dry_run:
+        try:
+            backend.sweep()
+        except OSError as exc:
+            failed.append((exc.strerror or str(exc), exc))
+    is_chosen = keep is not None or older_than_s is not None
+    known = {one.run_id: _Known.of(one) for one in runs(store)} if is_chosen else {}
+    before = math.inf if older_than_s is None else time_ns_of(backend) / 1e9 - older_than_s
     for one in _in_order(_due(known, wanted, keep or 0, before)):
         above = one.needed_by(known)
         if above is not None and above.run_id not in gone:
@@ -50,16 +52,13 @@ def gc(
             size = backend.size(one.run_id)
             if dry_run or _remove(backend, one):
                 gone[one.run_id] = RemovedRun(one.run_id, one.state, one.ended, one.records, size)
-        except OSError as exc:  # of one run; the others are still removed
-            failed.append((one.run_id, exc))
+        except OSError as exc:
+            failed.append((f"run {one.run_id} could not be removed: {exc.strerror or exc}", exc))
     if failed:
-        run_id, why = failed[0]
-        more = f", and {len(failed) - 1} more runs" if len(failed) > 1 else ""
-        raise OSError(
-            why.errno,
-            f"run {run_id} could not be removed: {why.strerror or why}{more}. "
-            f"Runs that were removed: {len(gone)}",
-        ) from why
+        said, why = failed[0]
+        more = f", and {len(failed) - 1} more failures" if len(failed) > 1 else ""
+        said = f"{said}{more}. Runs that were removed: {len(gone)}"
+        raise OSError(why.errno, said, why.filename) from why
     return list(gone.values())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -317,3 +318,43 @@ def test_a_removal_that_cannot_be_flushed_is_an_error_and_finished_later() -> No
     for after in disk.power_losses(torn=False):
         check_all_or_nothing(after, None)
     assert purge_removed(ROOT, files=disk) == 1
+
+
+def killed(disk: SimulatedDisk, path: str) -> str:
+    """What a removal leaves that is killed before it deletes anything."""
+    delete, disk.delete = disk.delete, lambda path: None  # type: ignore[method-assign]
+    remove(path, files=disk)
+    disk.delete = delete  # type: ignore[method-assign]
+    return next(name for name in disk.list_directories(ROOT) if path.endswith(removed_from(name)))
+
+
+def test_remains_that_cannot_be_deleted_do_not_keep_the_others() -> None:
+    disk = SimulatedDisk()
+    for name in ("a", "b", "c", "d"):
+        written(disk, f"{ROOT}/{name}")
+        killed(disk, f"{ROOT}/{name}")
+    delete = disk.delete
+
+    def refuses(path: str) -> None:
+        if removed_from(path.rpartition("/")[2]) in {"a", "c"}:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        delete(path)
+
+    disk.delete = refuses  # type: ignore[method-assign]
+    with pytest.raises(PermissionError, match="could not be deleted: Permission denied, and 1 mor"):
+        purge_removed(ROOT, files=disk)
+    assert [removed_from(name) for name in disk.list_directories(ROOT)] == ["a", "c"]
+    disk.delete = delete  # type: ignore[method-assign]
+    assert purge_removed(ROOT, files=disk) == 2
+
+
+def test_remains_are_deleted_from_a_full_disk() -> None:
+    """Even if the process died before it wrote the owner into the lock file."""
+    disk = SimulatedDisk()
+    written(disk)
+    left = killed(disk, PATH)
+    disk.open_directory(f"{ROOT}/{left}").open(LOCK_NAME, write=True).truncate(0)
+    for verb in ("write", "truncate"):
+        disk.fail_at(verb, 0, errno.ENOSPC)
+    assert purge_removed(ROOT, files=disk) == 1
+    assert disk.list_directories(ROOT) == []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from eventlog.files.posix import OSFiles
 from recovery import CheckpointStore, RecoverableAgent
 from recovery.ops.gc import gc
 from recovery.stores.file import FileStore
@@ -28,3 +29,25 @@ def test_a_run_that_cannot_be_removed_does_not_keep_the_others(
     with pytest.raises(OSError, match=r"run a could not be removed: Permission denied.*removed: 2"):
         gc(store, keep=0)
     assert store.backend.run_ids() == ["a"]
+
+
+def test_remains_that_cannot_be_deleted_do_not_keep_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path)
+    for run_id in ("a", "b"):
+        RecoverableAgent(lambda run: 1, store).run_with_recovery_sync("t", run_id)
+    (tmp_path / "a").rename(tmp_path / ".a.removed-0123abcd")
+    delete = OSFiles.delete
+
+    def refusing(self: OSFiles, path: str) -> None:
+        if ".a." in path:
+            raise PermissionError(13, "Permission denied", path)
+        delete(self, path)
+
+    monkeypatch.setattr(OSFiles, "delete", refusing)
+    for keep, number in ((None, 0), (0, 1), (0, 0)):
+        with pytest.raises(PermissionError, match=rf"left could not .*removed: {number}") as caught:
+            gc(store, keep=keep)
+        assert Path(caught.value.filename).name.startswith(".a.removed-")
+    assert store.backend.run_ids() == []
