@@ -376,9 +376,10 @@ class RunHandle:
         again. Without ``force`` this is refused for a run that has not ended, or is damaged. It is
         always refused for a child that its parent may still need.
 
-        The run is gone when this returns. After a crash each run is whole or gone, a parent before
-        its children. ``dry_run`` removes nothing and returns what would be removed; the run itself
-        comes first. Raises RecoveryError when it is refused, LogLockedError while a process owns
-        the run, LogError when other files are in its directory.
+        The run is gone when this returns. After a crash each run is whole or gone, children before
+        their parent: call it again. It returns [] if only files of an interrupted removal were
+        left. ``dry_run`` removes nothing and returns what would be removed; the run itself comes
+        first. Raises RecoveryError when it is refused, LogLockedError while a process owns the run,
+        LogError when other files are in its directory.
         """
         return remove(self._store, self.run_id, force=force, children=children, dry_run=dry_run)

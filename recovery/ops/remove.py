@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,9 @@ from recovery.inspect.status import RunStatus, status
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.related_runs import ChildRun
 from recovery.replay.children import children_of
+from recovery.stores.protocol import KeepsRemains, RunStore
+
+_logger = logging.getLogger("recovery")
 
 # Runs in these states are never resumed, except a conversation that its program opens again. A
 # failed run is resumed when its failed call is resolved.
@@ -51,6 +55,13 @@ def remove(
     dry_run: bool = False,
 ) -> list[RemovedRun]:
     """See RunHandle.remove."""
+    backend = backend_of(store)
+    if is_left_of(backend, run_id):
+        if not dry_run:
+            _sweep(backend, run_id)
+            if is_left_of(backend, run_id):
+                raise RecoveryError(f"another process deletes run {run_id!r}, or copies it here")
+        return []
     found = status(store, run_id)
     below = list(_below(store, found, {run_id}))
     family = [found, *(below if children else [])]
@@ -58,7 +69,6 @@ def remove(
         _check(one, force)
     if found.parent is not None:
         _check_parent(store, found)
-    backend = backend_of(store)
     removed = [
         RemovedRun(one.run_id, one.state, one.last, one.last_lsn, backend.size(one.run_id))
         for one in family
@@ -66,7 +76,10 @@ def remove(
     if not children:
         removed[0] = replace(removed[0], children=tuple(one.run_id for one in below))
     if not dry_run:
-        for one in family:
+        # Each after the runs that it has started: its log names them, so after a crash `remove` of
+        # the same run finds those that remain. A parent that is resumed in between, which takes
+        # force, executes nothing of a child that is gone: it parks.
+        for one in reversed(family):
             if isinstance(store, CheckpointStoreBase):
                 store.close_run(one.run_id)
             try:
@@ -74,8 +87,25 @@ def remove(
             except FileNotFoundError:
                 if one is found:
                     raise RecoveryError(f"there is no run {run_id!r} any more") from None
-        backend.sweep()
+        _sweep(backend, run_id)
     return removed
+
+
+def is_left_of(backend: RunStore, run_id: str) -> bool:
+    """Whether the run is gone, but for what an interrupted removal has left of it."""
+    left = backend.unswept() if isinstance(backend, KeepsRemains) else []
+    return run_id in left and run_id not in backend.run_ids()
+
+
+def _sweep(backend: RunStore, run_id: str) -> None:
+    """Delete what removals have left. That of other runs does not fail the removal of this one."""
+    try:
+        backend.sweep()
+    except OSError as exc:
+        if isinstance(backend, KeepsRemains) and run_id not in backend.unswept():
+            _logger.warning("remove: %s", exc)
+            return
+        raise
 
 
 def _check(found: RunStatus, force: bool) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from eventlog.files.posix import OSFiles
 from recovery import CheckpointStore, RecoverableAgent, tool
 from recovery.cli.app import run
-from recovery.cli.exit_codes import FOUND, OK
+from recovery.cli.exit_codes import FOUND, IO_ERROR, NO_INPUT, OK
 from recovery.errors import StoppedError
 
 
@@ -65,3 +66,44 @@ def test_cancel(store: CheckpointStore, capsys: Any, monkeypatch: pytest.MonkeyP
     assert run(cancel) == FOUND
     told = capsys.readouterr()
     assert "has ended (cancelled): cancel was not sent" in told.err and not told.out
+
+
+def test_rm(store: CheckpointStore, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rm = ["rm", "par", "--children", "--force", "--yes", "--store", store.backend.address]
+    for left in (1, 0):
+        with monkeypatch.context() as patch, pytest.raises(MemoryError):
+            patch.setattr(OSFiles, "delete", dies)
+            run(rm)
+        assert len(store.backend.run_ids()) == left
+    capsys.readouterr()
+    assert run([*rm, "--dry-run"]) == OK
+    assert capsys.readouterr().out == FINISHED.format("would finish")
+    assert run(rm) == OK
+    assert capsys.readouterr().out == FINISHED.format("finished")
+    assert not any(Path(store.backend.address).iterdir())
+    assert run(rm) == NO_INPUT
+    assert "there is no run 'par'" in capsys.readouterr().err
+
+
+FINISHED = "{} the deletion of run par, which had been interrupted\n"
+
+
+def test_remains_that_cannot_be_deleted(
+    store: CheckpointStore, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = Path(store.backend.address) / ".fin.removed-0123abcd"
+    (left / "inbox").mkdir(parents=True)
+    delete = OSFiles.delete
+
+    def refusing(self: OSFiles, path: str) -> None:
+        if ".fin." in path:
+            raise PermissionError(13, "Permission denied", path)
+        delete(self, path)
+
+    monkeypatch.setattr(OSFiles, "delete", refusing)
+    rm = ["rm", "par", "--children", "--force", "--yes", "--store", store.backend.address]
+    assert run(rm) == OK
+    told = capsys.readouterr()
+    assert "deleted 2 runs" in told.out and "what a removal has left could not" in told.err
+    assert run(["gc", "--store", store.backend.address]) == IO_ERROR
+    assert f"{left.parent}/.fin.removed-" in capsys.readouterr().err

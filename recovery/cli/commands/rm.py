@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Annotated
@@ -10,11 +11,12 @@ import typer
 
 from eventlog import LogError
 from recovery import RecoveryError
+from recovery.cli.commands.resume import logged
 from recovery.cli.exit_codes import FOUND
-from recovery.cli.store_options import KeyFile, RunId, StoreOption, Yes, store_of
+from recovery.cli.store_options import KeyFile, RunId, StoreOption, Yes, check_there, open_store
 from recovery.cli.terminal import complain, confirm, ends_politely, say
 from recovery.cli.who import in_words
-from recovery.ops.remove import remove
+from recovery.ops.remove import is_left_of, remove
 from recovery.reports import RemovedRun
 from recovery.text import age, count, printable, size
 
@@ -26,7 +28,7 @@ everything again.
 
 \b
 exit codes:
-  0    deleted, or would be (--dry-run)
+  0    deleted, or would be (--dry-run); also the rest of an interrupted one
   1    refused: nothing was deleted
 
 \b
@@ -55,8 +57,13 @@ def command(
     key_file: KeyFile = None,
 ) -> None:
     """Delete a run for good. Says what goes, and asks."""
-    with ends_politely():
-        runs = store_of(run, store, key_file, reading=True)
+    with ends_politely(), logged(logging.WARNING, {"eventlog": logging.ERROR}):
+        runs = open_store(store, key_file, reading=True)
+        if is_left_of(runs.backend, run):
+            remove(runs, run, dry_run=dry_run)
+            verb = "would finish" if dry_run else "finished"
+            return say(f"{verb} the deletion of run {run}, which had been interrupted")
+        check_there(runs, run)
         try:
             would = remove(runs, run, force=force, children=children, dry_run=True)
             say("\n".join(_lines(would, time.time())))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from eventlog import LogError, LogLockedError
+from eventlog.files.lock import hold
+from eventlog.testing import SimulatedDisk
 from recovery import (
     Checkpoint,
     CheckpointStore,
@@ -21,14 +25,24 @@ from recovery.control.cancel import cancel
 from recovery.control.relatives import children
 from recovery.control.resolve import resolve
 from recovery.control.send import signal
-from recovery.errors import RunFailedError
+from recovery.errors import ChildParkedError, RunFailedError
 from recovery.inspect.status import status
 from recovery.ops.remove import remove
 from recovery.stores.file import FileStore
 from recovery.stores.log_store import LogStore
 from recovery.stores.memory import MemoryStore
 from recovery.stores.protocol import INBOX
-from tests.support.lives import RUN, Died, die_in, disk_store, executed, run, send
+from tests.support.lives import (
+    RUN,
+    Died,
+    Disk,
+    after_death,
+    die_in,
+    disk_store,
+    executed,
+    run,
+    send,
+)
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -231,11 +245,57 @@ def test_children_stay_unless_they_are_asked_for() -> None:
     assert ids(store) == []
 
 
-def test_children_go_with_their_parent_which_goes_first() -> None:
+def test_children_go_with_their_parent_which_is_told_first() -> None:
     store = disk_store()
     run(parent, store)
     every = sorted(ids(store), key=len)
     assert [one.run_id for one in remove(store, RUN, children=True)] == every
+    assert ids(store) == []
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_removal_of_a_family_that_was_killed_is_repeated(
+    gone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``gone``: runs that it had removed when the process died."""
+    store = disk_store()
+    run(parent, store)
+    every = sorted(ids(store), key=len)
+    die_after(gone, monkeypatch)
+    with pytest.raises(Died):
+        remove(store, RUN, children=True)
+    monkeypatch.undo()
+    store = after_death(store)
+    assert sorted(ids(store), key=len) == every[: 3 - gone]
+    assert [one.run_id for one in remove(store, RUN, children=True)] == every[: 3 - gone]
+    assert ids(store) == []
+
+
+def die_after(removals: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, method = list[str](), LogStore.remove
+
+    def dies(self: LogStore, run_id: str, at: int | None = None) -> None:
+        if len(done) == removals:
+            raise Died
+        done.append(run_id)
+        method(self, run_id, at)
+
+    monkeypatch.setattr(LogStore, "remove", dies)
+
+
+def test_an_unfinished_run_whose_child_was_removed_before_a_crash_executes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = die_in(parent_of_a_dead_one, disk_store())
+    die_after(1, monkeypatch)
+    with pytest.raises(Died):
+        remove(store, RUN, children=True, force=True)
+    monkeypatch.undo()
+    store = after_death(store)
+    with pytest.raises(ChildParkedError, match="its log is gone"):
+        run(parent_of_a_dead_one, store)
+    assert executed["mail"] == 1
+    remove(store, RUN, children=True, force=True)
     assert ids(store) == []
 
 
@@ -370,3 +430,53 @@ def test_what_is_left_of_a_removal_is_swept_by_the_next() -> None:
     remove(store, RUN)
     assert store.backend.unswept() == []  # type: ignore[attr-defined]
     assert disk.list_directories("home") == []
+
+
+def test_a_removal_that_was_killed_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = disk_store()
+    for run_id in (RUN, "other"):
+        RecoverableAgent(finishing, store).run_with_recovery_sync("task", run_id)
+        with monkeypatch.context() as patch, pytest.raises(Died):
+            patch.setattr(SimulatedDisk, "delete", Mock(side_effect=Died))
+            remove(store, run_id)
+        store = after_death(store)
+    backend = store.backend
+    assert isinstance(backend, Disk) and sorted(backend.unswept()) == ["other", RUN]
+    assert remove(store, RUN, dry_run=True) == [] and len(backend.unswept()) == 2
+    left = next(name for name in backend.disk.list_directories("home") if RUN in name)
+    with (
+        hold_lock(backend.disk, f"home/{left}"),
+        pytest.raises(RecoveryError, match="another process"),
+    ):
+        remove(store, RUN)
+    assert remove(store, RUN) == []
+    assert backend.disk.list_directories("home") == []
+    with pytest.raises(RecoveryError, match="there is no run 'run'"):
+        remove(store, RUN)
+
+
+def hold_lock(disk: SimulatedDisk, path: str) -> Any:
+    return closing(hold(disk.open_directory(path)))
+
+
+def test_remains_of_another_run_that_cannot_be_deleted_do_not_fail_a_removal(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = disk_store()
+    for run_id in (RUN, "other"):
+        RecoverableAgent(finishing, store).run_with_recovery_sync("task", run_id)
+    delete = SimulatedDisk.delete
+
+    def refuses(self: SimulatedDisk, path: str) -> None:
+        if ".other." in path:
+            raise PermissionError(13, "Permission denied", path)
+        delete(self, path)
+
+    monkeypatch.setattr(SimulatedDisk, "delete", refuses)
+    with pytest.raises(PermissionError):
+        remove(store, "other")
+    assert [one.run_id for one in remove(store, RUN)] == [RUN]
+    assert "what a removal has left could not be deleted: Permission denied" in caplog.text
+    assert store.backend.unswept() == ["other"]  # type: ignore[attr-defined]
+    with pytest.raises(PermissionError, match="what a removal has left"):
+        remove(store, "other")
