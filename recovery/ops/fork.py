@@ -131,7 +131,7 @@ def fork_and_tell(
 
 
 def _begun(backend: RunStore, run_id: str, new_run_id: str) -> RunStarted | None:
-    """The first record of an unfinished fork; RecoveryError when the run exists."""
+    """The first record of a fork to which nothing was added; RecoveryError for another run."""
     reader = backend.read(new_run_id)
     if reader is None:
         return None
@@ -141,7 +141,7 @@ def _begun(backend: RunStore, run_id: str, new_run_id: str) -> RunStarted | None
             last = record.lsn
         started = started_of(reader) if last else None
     link = ForkedFrom.of(started)
-    if last and (link is None or link.run_id != run_id or last >= link.until):
+    if last and (link is None or link.run_id != run_id or last > link.until):
         raise RecoveryError(f"run {new_run_id!r} exists. Nothing was written: choose another id.")
     return started
 
@@ -151,11 +151,11 @@ def _write(log: WritableLog, draft: RecordList, run_id: str) -> None:
     for record, wanted in zip(there, draft.records, strict=False):
         if (record.kind, record.packed) != (wanted.kind, wanted.packed):
             raise RecoveryError(
-                f"run {run_id!r} is a fork that was not finished, of something else (LSN "
+                f"run {run_id!r} exists: a fork, finished or not, of something else (LSN "
                 f"{record.lsn} differs). Nothing was written. Fork with the same arguments as "
                 "then, or choose another id."
             )
-    if len(there) >= len(draft.records):
+    if len(there) > len(draft.records):
         raise RecoveryError(f"run {run_id!r} exists. Nothing was written: choose another id.")
     for wanted in draft.records[len(there) :]:
         if wanted.is_snapshot:

@@ -107,3 +107,21 @@ def test_remains_that_cannot_be_deleted(
     assert "deleted 2 runs" in told.out and "what a removal has left could not" in told.err
     assert run(["gc", "--store", store.backend.address]) == IO_ERROR
     assert f"{left.parent}/.fin.removed-" in capsys.readouterr().err
+
+
+def test_fork(tmp_path: Path, capsys: Any) -> None:
+    """Killed when all of the fork was written: nobody can tell, so it is simply repeated."""
+    store = CheckpointStore(tmp_path)
+    RecoverableAgent(parent_of_none, store).run_with_recovery_sync("task", "run")
+    fork = ["fork", "run", "new", "--why", "a try", "--store", str(tmp_path)]
+    assert run(fork) == OK
+    said, before = capsys.readouterr().out, store.run("new").status().last_lsn
+    assert run(fork) == OK
+    assert capsys.readouterr().out == said
+    assert store.run("new").status().last_lsn == before
+    assert run([*fork[:3], "--store", str(tmp_path)]) == FOUND
+    assert "run 'new' exists" in capsys.readouterr().err
+
+
+def parent_of_none(run: Any) -> Any:
+    return run.call(pay, 1)
