@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 
 from eventlog.errors import FencedError, LogError, LogLockedError, UnsupportedFormatError
 from eventlog.files.api import Directory, Files
@@ -27,7 +29,7 @@ def remove(
     path: str | os.PathLike[str],
     at: int | None = None,
     *,
-    also: frozenset[str] = frozenset(),
+    also: Mapping[str, int | None] | None = None,
     files: Files | None = None,
 ) -> None:
     """Delete the log in directory ``path``; it is durably gone when this returns.
@@ -35,31 +37,46 @@ def remove(
     After a crash in between, the log is either complete or gone. If it is gone, its last files may
     remain in a directory of another name, which ``purge_removed`` deletes.
 
-    ``at``: delete only if the newest record has that LSN (None: in any case). ``also``: other names
-    that the directory may contain (none). ``files``: a file system for tests (the real one). Needs
-    no key for an encrypted log. If it raises one of these, nothing was removed: FileNotFoundError;
-    UnsupportedFormatError when the directory holds no log, or other files too; LogLockedError when
-    a process has the log open, this one included; LogError when the log ends at another LSN. An
-    OSError says that the removal has to be repeated, or purged.
+    ``at``: delete only if the newest record has that LSN (None: in any case). ``also``: logs that
+    the directory may contain (none), each with its ``at``; 0 is that of a log that does not exist.
+    ``files``: a file system for tests (the real one). Needs no key for an encrypted log. If it
+    raises one of these, nothing was removed: FileNotFoundError; UnsupportedFormatError when the
+    directory holds no log, or other files too; LogLockedError when a process has one of the logs
+    open, this one included; LogError when one of them ends at another LSN. An OSError says that the
+    removal has to be repeated, or purged.
     """
-    files, path = files or OSFiles(), os.fspath(path)
+    files, path, also = files or OSFiles(), os.fspath(path), also or {}
     directory = files.open_directory(path)
-    try:
-        reader = LogReader(files, directory)
+    with ExitStack() as held:
+        held.callback(directory.close)
         _check_nothing_else(directory, also)
-        owner = claim_if_linked(files, directory, reader.listing.last_epoch(), takeover=False)
-        try:
-            last = reader.tail().next_lsn - 1
-            if at not in (None, last):
-                raise LogError(
-                    f"{path} ends at LSN {last}, not at {at}: another process has used it since "
-                    "it was read. Nothing was removed. Look at it again."
-                )
-            _move_and_delete(files, path, owner)
-        finally:
-            owner.close()
-    finally:
-        directory.close()
+        owner = _claimed_at(files, directory, at)
+        held.callback(owner.close)
+        for name, end in also.items():
+            if end is not None:
+                # Made if it is missing: so no other process makes it, and writes into it, from now
+                # until it is gone.
+                inner = files.make_directory(f"{path}/{name}")
+                held.callback(inner.close)
+                held.callback(_claimed_at(files, inner, end).close)
+        _move_and_delete(files, path, owner)
+
+
+def _claimed_at(files: Files, directory: Directory, at: int | None) -> Owner:
+    """Claim a log if its newest record has this LSN (None: in any case)."""
+    reader = LogReader(files, directory)
+    owner = claim_if_linked(files, directory, reader.listing.last_epoch(), takeover=False)
+    try:
+        last = reader.tail().next_lsn - 1
+        if at not in (None, last):
+            raise LogError(
+                f"{directory.path} ends at LSN {last}, not at {at}: another process has used it "
+                "since it was read. Nothing was removed. Look at it again."
+            )
+    except BaseException:
+        owner.close()
+        raise
+    return owner
 
 
 def removed_from(name: str) -> str:
@@ -131,7 +148,7 @@ def _move_and_delete(files: Files, path: str, owner: Owner | None) -> None:
     files.delete(trash_path)
 
 
-def _check_nothing_else(directory: Directory, also: frozenset[str]) -> None:
+def _check_nothing_else(directory: Directory, also: Collection[str]) -> None:
     names = directory.names()
     if LOCK_NAME not in names and not any(map(segment_number, names)):
         raise UnsupportedFormatError(f"{directory.path} is not a log. Nothing was removed.")

@@ -70,8 +70,8 @@ class FileStore(LogStore):
         super().__init__(root, OSFiles(beneath=root), durability, encryption)
         self.address = root
 
-    def remove(self, run_id: str, at: int | None = None) -> None:
+    def remove(self, run_id: str, at: int | None = None, inbox: int | None = None) -> None:
         """See ``RunStore.remove``."""
         delete_listing(self.root)  # durably gone when the run is
-        super().remove(run_id, at)
+        super().remove(run_id, at, inbox)
         delete_listing(self.root)  # of a listing that had read the run just before

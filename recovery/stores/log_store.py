@@ -123,11 +123,11 @@ class LogStore:
         """See ``TakesSubmissions.submission``. ``run_id``: of the run."""
         return submitted(self, run_id)
 
-    def remove(self, run_id: str, at: int | None = None) -> None:
-        """See ``RunStore.remove``."""
+    def remove(self, run_id: str, at: int | None = None, inbox: int | None = None) -> None:
+        """See ``RunStore.remove``. Senders have the inbox' lock."""
         from eventlog.remove_log import remove  # noqa: PLC0415 - only where runs are removed
 
-        remove(self._path(run_id), at, also=frozenset({INBOX}), files=self.files)
+        remove(self._path(run_id), at, also={INBOX: inbox}, files=self.files)
 
     def size(self, run_id: str) -> int:
         """See ``RunStore.size``."""

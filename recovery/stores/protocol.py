@@ -88,12 +88,14 @@ class RunStore(Protocol):
     def inbox(self, run_id: str) -> ReadableLog | None:
         """A reader of the messages to the run; None when none was ever posted."""
 
-    def remove(self, run_id: str, at: int | None = None) -> None:
+    def remove(self, run_id: str, at: int | None = None, inbox: int | None = None) -> None:
         """Delete the run and its inbox; durably gone when this returns.
 
-        ``at``: delete only if that is still the LSN of its newest record. Else LogError, and
-        nothing was removed; FileNotFoundError when the run does not exist, LogLockedError when a
-        process has it.
+        ``at``: delete only if that is still the LSN of its newest record. ``inbox``: delete only if
+        that is still the LSN of the newest message to it; 0: there is none. So a message that
+        ``post`` puts there meanwhile keeps the run, or ``post`` raises. Else LogError, and nothing
+        was removed; FileNotFoundError when the run does not exist, LogLockedError when a process
+        has it.
         """
 
     def size(self, run_id: str) -> int:

@@ -345,10 +345,10 @@ def test_two_at_once_remove_each_run_once() -> None:
     by_other: list[str] = []
 
     class Late(Disk):
-        def remove(self, run_id: str, at: int | None = None) -> None:
+        def remove(self, run_id: str, at: int | None = None, inbox: int | None = None) -> None:
             if not by_other:
                 by_other.extend(one.run_id for one in gc(store, keep=2))
-            super().remove(run_id, at)
+            super().remove(run_id, at, inbox)
 
     mine = [one.run_id for one in gc(Late(store.disk), keep=1)]
     assert (by_other, mine) == (["r2", "r3"], ["r1"])
@@ -359,10 +359,10 @@ def test_a_run_that_goes_on_meanwhile_stays() -> None:
     make(store, 0, Spec("failed"))
 
     class Late(Disk):
-        def remove(self, run_id: str, at: int | None = None) -> None:
+        def remove(self, run_id: str, at: int | None = None, inbox: int | None = None) -> None:
             with store.claim(run_id) as log:
                 log.append("something", {})
-            super().remove(run_id, at)
+            super().remove(run_id, at, inbox)
 
     assert gc(Late(store.disk), keep=0, states=ENDED) == []
     assert store.run_ids() == ["r0"]

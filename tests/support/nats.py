@@ -409,8 +409,8 @@ class NatsStore(RemoteStore):
             )
         return log.head.next_lsn - 1, loaded
 
-    def remove(self, run_id: str, at: int | None = None) -> None:
-        """See ``RunStore.remove``."""
+    def remove(self, run_id: str, at: int | None = None, inbox: int | None = None) -> None:
+        """See ``RunStore.remove``. A message that comes between the look and the end is lost."""
         check_run_id(run_id)
         log_server = self.log_server
         while True:
@@ -421,6 +421,9 @@ class NatsStore(RemoteStore):
                 raise self._locked(last.head)
             if at is not None and last.head.next_lsn != at + 1:
                 raise LogError(f"{run_id} does not end at LSN {at} any more. Nothing was removed.")
+            sent = log_server.load(f"{run_id}/{INBOX}")
+            if inbox not in (None, sent.head.next_lsn - 1 if sent else 0):
+                raise LogError(f"{run_id} was sent a message meanwhile. Nothing was removed.")
             gone = log_server.ask(
                 partial(log_server.publish, last.number, last.head, 0.0, (), True)
             )

@@ -47,15 +47,20 @@ DEATH_S = 1.0  # how soon the death of a process of this machine is noticed
 KEYS_S = 1.0  # how soon a process sees that a subject was forgotten
 
 # The inbox of a run that exists, and the run's end. The row of a new inbox is not in this
-# statement's own snapshot, so its number is returned by itself.
+# statement's own snapshot, so its number is returned by itself. It is made while the run cannot be
+# removed: an inbox without a run would take messages that no process reads.
 _INBOX = """
 with run as (select next_lsn from {s}.logs where name = %s and epoch > 0),
 made as (
-    insert into {s}.logs (name, log_id) select %s, %s from run
-    where not exists (select from {s}.logs where name = %s)
+    insert into {s}.logs (name, log_id) select %s, %s from (
+        select from {s}.logs where name = %s and epoch > 0
+            and not exists (select from {s}.logs where name = %s)
+        for key share
+    ) as held
     on conflict (name) do nothing returning id
 ) select (select next_lsn - 1 from run), (select id from made)
 """
+_HOLD = "select next_lsn from {s}.logs where name = any(%s) order by name desc for update"
 _FIND = """
 select l.name, l.shown,
     l.agent, l.priority, l.limit_key, coalesce(extract(epoch from l.due_at), 0)::float8,
@@ -235,22 +240,27 @@ class PostgresStore(RemoteStore):
     def loaded_inbox(self, run_id: str) -> tuple[int | None, Loaded]:
         """See RemoteStore."""
         name = f"{run_id}/{INBOX}"
-        values = (run_id, name, os.urandom(16), name)
+        values = (run_id, name, os.urandom(16), run_id, name)
         ((run_lsn, _),) = self.log_server.rows(_INBOX, values)
         loaded = self.log_server.load(name)
         if run_lsn is None or loaded is None:
             return None, loaded  # type: ignore[return-value]
         return run_lsn, loaded
 
-    def remove(self, run_id: str, at: int | None = None) -> None:
-        """See ``RunStore.remove``."""
+    def remove(self, run_id: str, at: int | None = None, inbox: int | None = None) -> None:
+        """See ``RunStore.remove``. In one transaction."""
         tries, asked = 0, self.log_server.sql("select {s}.remove(%s, %s)")
         values = (check_run_id(run_id), at)
 
         def act(connection: psycopg.Connection[Any]) -> str:
             nonlocal tries
             tries += 1
-            ((found,),) = connection.execute(asked, values).fetchall()
+            with connection.transaction() as transaction:
+                newest = inbox if inbox is None else self._held_inbox(connection, run_id)
+                ((found,),) = connection.execute(asked, values).fetchall()
+                if found == "removed" and newest != inbox:
+                    found = "sent"
+                    raise psycopg.Rollback(transaction)
             return str(found)
 
         found = self.log_server.connections.ask(act)
@@ -263,11 +273,25 @@ class PostgresStore(RemoteStore):
             loaded = self.log_server.load(run_id, HEAD_ALONE)
             if loaded is not None:
                 raise self._locked(loaded.head)
+        if found == "sent":
+            raise LogError(
+                f"{path} was sent a message since it was read. Nothing was removed. Look at it "
+                "again."
+            )
         if found != "removed":
             raise LogError(
                 f"{path} does not end at LSN {at} any more: another process has used it since it "
                 "was read. Nothing was removed. Look at it again."
             )
+
+    def _held_inbox(self, connection: psycopg.Connection[Any], run_id: str) -> int:
+        """The LSN of the newest message to a run, 0 if there is none. Until the transaction ends,
+        no process sends another one, and none makes the inbox."""
+        inbox, sql = f"{run_id}/{INBOX}", self.log_server.sql
+        # The inbox first, as senders do: else they and this could wait for each other.
+        connection.execute(sql(_HOLD), ([run_id, inbox],))
+        found = connection.execute(sql(_HOLD), ([inbox],)).fetchall()  # made just before
+        return found[0][0] - 1 if found else 0
 
     def adopt(self, run_id: str, logs: Mapping[str, LogBytes]) -> None:
         """See ``AdoptsLogs.adopt``. In one transaction."""

@@ -71,8 +71,10 @@ class RunConformance:
         store.post(RUN, "signal", {"uid": "u", "name": "go", "value": 1, "who": ""})
         with pytest.raises(LogError):
             store.remove(RUN, at=1)
-        assert len(records(store)) == 2
-        open_store().remove(RUN, at=2)
+        with pytest.raises(LogError):
+            store.remove(RUN, at=2, inbox=0)
+        assert len(records(store)) == 2 and store.inbox(RUN) is not None
+        open_store().remove(RUN, at=2, inbox=1)
         assert store.run_ids() == [] and store.read(RUN) is None and store.inbox(RUN) is None
         assert store.sweep() == 0
         with store.claim(RUN) as log:  # the id is free

@@ -70,7 +70,7 @@ def test_only_a_log_is_removed_and_only_if_nothing_else_is_with_it(files: Files)
     files.make_directory("home/log/inbox")
     assert kinds(files) == [0, 1, 2]
     files.open_directory(PATH).remove("notes.txt")
-    remove(PATH, files=files, also=frozenset({"inbox"}))
+    remove(PATH, files=files, also={"inbox": None})
     assert files.list_directories(ROOT) == ["photos"]
 
 
@@ -358,3 +358,31 @@ def test_remains_are_deleted_from_a_full_disk() -> None:
         disk.fail_at(verb, 0, errno.ENOSPC)
     assert purge_removed(ROOT, files=disk) == 1
     assert disk.list_directories(ROOT) == []
+
+
+def test_a_log_is_removed_only_with_inner_logs_that_end_where_they_did(files: Files) -> None:
+    written(files)
+    with pytest.raises(LogError, match="inbox ends at LSN 0, not at 1"):
+        remove(PATH, files=files, at=3, also={"inbox": 1})
+    written(files, f"{PATH}/inbox", records=2)
+    for end in (0, 1):
+        with pytest.raises(LogError, match=f"inbox ends at LSN 2, not at {end}"):
+            remove(PATH, files=files, at=3, also={"inbox": end})
+    with EventLog.open(f"{PATH}/inbox", files=files), pytest.raises(LogLockedError):
+        remove(PATH, files=files, at=3, also={"inbox": 2})  # its owner may write another record
+    assert kinds(files) == [0, 1, 2] and kinds(files, f"{PATH}/inbox") == [0, 1]
+    remove(PATH, files=files, at=3, also={"inbox": 2})
+    assert files.list_directories(ROOT) == []
+
+
+def test_an_inner_log_is_not_begun_while_the_log_is_removed() -> None:
+    class Late(MemoryFiles):
+        def move(self, path: str, new: str) -> None:
+            with pytest.raises(LogLockedError):
+                EventLog.open(f"{PATH}/inbox", files=self)
+            super().move(path, new)
+
+    files = Late()
+    written(files)
+    remove(PATH, files=files, also={"inbox": 0})
+    assert files.list_directories(ROOT) == []

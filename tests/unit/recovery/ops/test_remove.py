@@ -137,9 +137,9 @@ def test_a_run_that_goes_on_between_the_look_and_the_removal_stays() -> None:
     backend = store.backend
 
     class Late(LogStore):
-        def remove(self, run_id: str, at: int | None = None) -> None:
+        def remove(self, run_id: str, at: int | None = None, inbox: int | None = None) -> None:
             resolve(store, RUN, caught.value.call, Resolution.outcome("by hand"))
-            backend.remove(run_id, at)
+            backend.remove(run_id, at, inbox)
 
     assert isinstance(backend, LogStore)
     late = Late("home", backend.files, "power")
