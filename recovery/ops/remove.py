@@ -63,7 +63,7 @@ def remove(
                 raise RecoveryError(f"another process deletes run {run_id!r}, or copies it here")
         return []
     found = status(store, run_id)
-    below = list(_below(store, found, {run_id}))
+    below = list(children_below(store, found, {run_id}))
     family = [found, *(below if children else [])]
     for one in family:
         _check(one, force)
@@ -150,7 +150,7 @@ def _check_parent(store: Store, found: RunStatus) -> None:
     )
 
 
-def _below(store: Store, above: RunStatus, seen: set[str]) -> Iterator[RunStatus]:
+def children_below(store: Store, above: RunStatus, seen: set[str]) -> Iterator[RunStatus]:
     """The existing runs that this one has started, and those that they have started."""
     for child in _begun(store, above.run_id):
         if child.run_id in seen:
@@ -164,7 +164,7 @@ def _below(store: Store, above: RunStatus, seen: set[str]) -> Iterator[RunStatus
         # The log of a fork may name children of another run.
         if link is not None and (link.run_id, link.uid) == (above.run_id, above.uid):
             yield found
-            yield from _below(store, found, seen)
+            yield from children_below(store, found, seen)
 
 
 def _begun(store: Store, run_id: str) -> list[ChildRun]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
+from shlex import quote
 from typing import Any
 
 from eventlog import EventLog, LogLockedError, LogReader, RefusedValueError
 from eventlog.encryption import Encryption
 from eventlog.errors import UnsupportedFormatError
 from eventlog.files.api import Files, write_all
-from eventlog.files.lock import Owner, claim
+from eventlog.files.lock import claim
 from eventlog.format.durable_mark import DurableMark, encode_mark
 from eventlog.format.names import MARK_NAME, segment_name
 from eventlog.write.log import Durability
@@ -154,36 +155,48 @@ class LogStore:
         # Under the name of a removal that was interrupted, so that `sweep` deletes what a crash
         # leaves of it. The lock keeps a sweep away until then.
         path = self._path(run_id)
-        draft = f"{self.root}/.{run_id}.removed-{self.files.random_bytes(4).hex()}"
-        held = [
-            self._write(f"{draft}/{name}" if name else draft, one) for name, one in logs.items()
-        ]
-        try:
-            self.files.move(draft, path)
-        except OSError as exc:
-            self.files.delete(draft)
-            raise RecoveryError(
-                f"run {run_id!r} could not be made at {path}: {exc.strerror}. Nothing was copied."
-            ) from exc
-        finally:
-            for owner in held:
-                owner.close()
+        name = f".{run_id}.removed-{self.files.random_bytes(4).hex()}"
+        draft, is_written = f"{self.root}/{name}", False
+        with ExitStack() as held:
+            try:
+                for of, log in logs.items():
+                    self._write(f"{draft}/{of}" if of else draft, log, held)
+                is_written = True
+                self.files.move(draft, path)
+            except OSError as exc:
+                why = exc.strerror or exc
+                names = self.files.list_directories(self.root)
+                if is_written and name not in names and run_id in names:  # not durably
+                    raise RecoveryError(
+                        f"run {run_id!r} was copied to {path}, but a loss of power may take it "
+                        f"away: {why}. Look at it: recovery show {run_id} --store "
+                        f"{quote(self.root)}. A move can be repeated."
+                    ) from exc
+                with suppress(OSError):
+                    self.files.delete(draft)  # which may fill the disk; else it waits for `sweep`
+                raise RecoveryError(
+                    f"run {run_id!r} could not be made at {path}: {why}. Nothing was copied."
+                ) from exc
 
-    def _write(self, path: str, log: LogBytes) -> Owner:
-        """Write a log durably, with its mark; the owner that keeps others away."""
+    def make_durable(self, run_id: str) -> None:
+        """See AdoptsLogs. The files are durable before the run has its name, ``run_id``."""
+        with closing(self.files.make_directory(self.root)) as directory:
+            directory.sync()
+
+    def _write(self, path: str, log: LogBytes, held: ExitStack) -> None:
+        """Write a log durably, with its mark. It is ours until ``held`` ends."""
         directory = self.files.make_directory(path)
+        held.callback(directory.close)
         owner = claim(self.files, directory, log.epoch, takeover=False)
+        held.callback(owner.close)
         mark = DurableMark(log.next_lsn - 1, log.snapshot)
         contents = {segment_name(number): data for number, data in log.segments.items()}
         contents[MARK_NAME] = encode_mark(log.log_id, owner.epoch, mark)
         for name, data in contents.items():
-            file = directory.open(name, write=True, create=True)
-            write_all(file, data, 0)
-            file.sync()
-            file.close()
+            with closing(directory.open(name, write=True, create=True)) as file:
+                write_all(file, data, 0)
+                file.sync()
         directory.sync()
-        directory.close()
-        return owner
 
     def unswept(self) -> list[str]:
         """The runs (by id) that an interrupted removal has left partly."""

@@ -149,6 +149,10 @@ class AdoptsLogs(Protocol):
         RecoveryError if there is a run of this id.
         """
 
+    def make_durable(self, run_id: str) -> None:
+        """Have an existing run survive a loss of power: the process that adopted it may have died
+        just before it did that."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:

@@ -10,7 +10,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from tests.support.lives import Died
 from tests.support.postgres import Server
 
 RUN = "run_001"
+MESSAGE = {"uid": "u", "name": "go", "value": 1, "who": ""}
 
 
 @pytest.fixture(scope="module")
@@ -540,11 +542,99 @@ def test_a_move_that_was_killed_before_it_removed_the_original_is_repeated(
         assert (source.run_ids(), target.run_ids()) == ([], [RUN])
 
 
-def test_a_store_is_not_moved_into_itself(url: str, tmp_path: Path) -> None:
+def test_a_move_is_repeated_after_the_copy_went_on(url: str, tmp_path: Path) -> None:
+    files, store = FileStore(tmp_path), PostgresStore(url)
+    asyncio.run(RecoverableAgent(shop, CheckpointStore(files)).run_with_recovery("task", RUN))
+    for source, target in ((files, store), (store, files)):
+        copy_run(source, target, RUN)
+        with target.claim(RUN) as log:
+            log.append("note", {})
+        assert target.post(RUN, "signal", MESSAGE)
+        with target.claim(RUN) if source is files else nullcontext():
+            move_run(source, target, RUN)
+        assert (source.run_ids(), target.run_ids()) == ([], [RUN])
+    with files.claim(RUN) as log:
+        assert [one.kind for one in log.records()][-2:] == ["note"] * 2
+    inbox = files.inbox(RUN)
+    assert inbox is not None
+    with inbox:
+        assert [one.lsn for one in inbox.records()] == [1, 2]
+
+
+def test_a_message_that_comes_while_a_run_is_moved_is_in_the_copy(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, store = FileStore(tmp_path), PostgresStore(url)
+    asyncio.run(RecoverableAgent(shop, CheckpointStore(files)).run_with_recovery("task", RUN))
+    for source, target in ((files, store), (store, files)):
+        with monkeypatch.context() as patch:
+            remove = source.remove
+
+            def late(*given: Any, source: Any = source, remove: Any = remove) -> None:
+                source.post(RUN, "signal", MESSAGE)
+                remove(*given)
+
+            patch.setattr(source, "remove", late)
+            with pytest.raises(RecoveryError, match="sent a message"):
+                move_run(source, target, RUN)
+        move_run(source, target, RUN)
+        assert (source.run_ids(), target.run_ids()) == ([], [RUN])
+    inbox = files.inbox(RUN)
+    assert inbox is not None
+    with inbox:
+        assert [one.lsn for one in inbox.records()] == [1, 2]
+
+
+def test_no_message_is_taken_for_a_run_that_is_being_removed(url: str) -> None:
+    store = PostgresStore(url)
+    store.claim(RUN).close()
+    with (
+        closing(store.log_server.connections.open()) as connection,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        with connection.transaction():
+            connection.execute(store.log_server.sql("select {s}.remove(%s, null)"), (RUN,))
+            sent = thread.submit(PostgresStore(url).post, RUN, "signal", MESSAGE)
+            time.sleep(0.5)
+        with pytest.raises(RecoveryError, match="was removed meanwhile"):
+            sent.result(30)
+    assert store.log_server.rows("select name from {s}.logs") == []
+
+
+def test_a_message_keeps_the_run_or_is_refused(url: str) -> None:
+    one, other = PostgresStore(url), PostgresStore(url)
+    outcomes = Counter[tuple[bool, bool]]()
+    with ThreadPoolExecutor(1) as thread:
+        for n in range(60):
+            run_id = f"r{n}"
+            one.claim(run_id).close()
+            known = n % 2  # whether there is an inbox
+            if known:
+                one.post(run_id, "signal", MESSAGE)
+            sent = thread.submit(other.post, run_id, "signal", MESSAGE)
+            time.sleep(n % 6 / 1000)
+            with suppress(LogError):
+                one.remove(run_id, 0, known)
+            is_sent = sent.exception(30) is None
+            outcomes[is_sent, run_id in one.run_ids()] += 1
+    assert set(outcomes) <= {(True, True), (False, False)}, outcomes
+    runs = one.log_server.rows("select name from {s}.logs where name not like '%%/inbox'")
+    assert len(one.log_server.rows("select name from {s}.logs")) == 2 * len(runs)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_store_is_not_moved_into_itself(
+    url: str, is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = CheckpointStore(url)
     asyncio.run(RecoverableAgent(shop, store).run_with_recovery("task", RUN))
+    if not is_known:  # that an owner lives
+        monkeypatch.setattr("recovery.stores.remote_store.is_dead", lambda owner: True)
     with pytest.raises(RecoveryError, match="already"):
         move_run(store.backend, PostgresStore(url), RUN)
+    with store.backend.claim(RUN), pytest.raises(LogLockedError):
+        monkeypatch.undo()
+        move_run(PostgresStore(url), store.backend, RUN)
     assert store.backend.run_ids() == [RUN]
 
 

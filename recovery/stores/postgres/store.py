@@ -324,6 +324,9 @@ class PostgresStore(RemoteStore):
         except LostConnectionError as exc:
             raise UnreachableError(self.address, 0, exc) from exc
 
+    def make_durable(self, run_id: str) -> None:
+        """See AdoptsLogs: ``run_id`` is seen once it is durable."""
+
     def describe(self) -> list[tuple[str, str, str]]:
         """See DescribesServer."""
         ((version, standbys, bits),) = self.log_server.rows(
