@@ -7,7 +7,7 @@ from dataclasses import replace
 from shlex import quote
 
 from eventlog import LogError, LogOwner, LogReader, ReadableLog
-from eventlog.errors import UnreachableError
+from eventlog.errors import FencedError, UnreachableError
 from eventlog.read.segment_files import read_segment
 from eventlog.read.segments import retried
 from recovery.errors import RecoveryError
@@ -52,6 +52,18 @@ def _copied(
     source: RunStore, target: RunStore, run_id: str, *, is_moved: bool
 ) -> dict[str, LogBytes]:
     """Have the run in the target; the logs that it has in ``source``."""
+    try:
+        return _held_and_copied(source, target, run_id, is_moved)
+    except FencedError as exc:  # a person took it, with --takeover
+        raise RecoveryError(
+            f"{exc} A copy of it may be in {_name(target)}. If both are resumed, side effects "
+            "happen twice"
+        ) from exc
+
+
+def _held_and_copied(
+    source: RunStore, target: RunStore, run_id: str, is_moved: bool
+) -> dict[str, LogBytes]:
     if not isinstance(target, AdoptsLogs):
         raise RecoveryError(f"{target.address or repr(target)} takes no copies of runs")
     before = _owner(target, run_id)

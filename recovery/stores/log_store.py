@@ -228,18 +228,27 @@ class LogStore:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(POST_PAUSE_S)
+                # If the run was removed, another attempt would make its directory.
+                self._end_of(run_id)
 
     def _check_there(self, run_id: str, inbox: EventLog) -> int:
         """The durable LSN of the log of the run whose inbox this is. If the run was removed just
         now, opening the inbox has made a directory without a run."""
+        try:
+            return self._end_of(run_id)
+        except RecoveryError:
+            inbox.close()
+            self.files.delete(inbox.path)
+            raise
+
+    def _end_of(self, run_id: str) -> int:
+        """The durable LSN of the log of a run that a message is for."""
         reader = self.read(run_id)
-        if reader is not None:
-            with reader:
-                # Without power safety a log may end earlier after a power loss, and continue.
-                return reader.durable_lsn() if self.durability == "power" else 0
-        inbox.close()
-        self.files.delete(inbox.path)
-        raise RecoveryError(f"run {run_id!r} was removed meanwhile. Nothing was sent.")
+        if reader is None:
+            raise RecoveryError(f"run {run_id!r} was removed meanwhile. Nothing was sent.")
+        with reader:
+            # Without power safety a log may end earlier after a power loss, and continue.
+            return reader.durable_lsn() if self.durability == "power" else 0
 
     def _path(self, run_id: str) -> str:
         return f"{self.root}/{check_run_id(run_id)}"

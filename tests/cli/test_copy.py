@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from recovery import CheckpointStore, RecoverableAgent, tool
 from recovery.cli.app import run
 from recovery.cli.exit_codes import FOUND, NO_INPUT, OK, USAGE
 from recovery.cli.key_options import encryption_from
+from recovery.errors import RecoveryError
 from recovery.stores.file import FileStore
 
 
@@ -401,7 +404,7 @@ def test_child_runs_that_are_not_copied_are_named(tmp_path: Path, capsys: Any) -
     assert "not copied" not in capsys.readouterr().err
     assert run(["copy", "p", *given]) == OK
     told = capsys.readouterr().err
-    assert "not copied: 1 child run." in told
+    assert "not copied: 1 child run," in told
     (line,) = (line for line in told.splitlines() if line.startswith("next:"))
     assert split(line.removeprefix("next: ")) == ["recovery", "copy", name, *given]
     assert run(["copy", name, *given]) == OK
@@ -438,3 +441,41 @@ def test_an_original_that_cannot_be_removed_is_told_with_its_copy(
     told = " ".join(capsys.readouterr().err.split())
     assert f"was copied to {target}" in told and "Permission denied" in told
     assert "repeat the move" in told
+
+
+@pytest.mark.parametrize("move", [[], ["--move"]])
+def test_a_run_that_is_taken_over_while_it_is_copied_is_told_with_its_copy(
+    stores: tuple[Path, Path], move: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = stores
+
+    def takes_over() -> None:
+        with CheckpointStore(source).claim("a", takeover=True) as log:
+            log.append("note", {})
+
+    around(monkeypatch, "adopt", after=takes_over)
+    assert run(["copy", "a", *move, "--from", str(source), "--to", str(target)]) == FOUND
+    told = " ".join(capsys.readouterr().err.split())
+    assert "was taken over" in told and f"A copy of it may be in {target}" in told
+    assert notes(source) == [{}]
+
+
+def test_a_sender_that_waits_while_the_run_is_removed_leaves_nothing(
+    stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = stores
+    sender: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as thread:
+        move = OSFiles.move
+
+        def waited(self: Any, path: str, new: str) -> None:
+            if path == str(source / "a"):  # under the locks of the run and of its inbox
+                sender.append(thread.submit(sends, source))
+                time.sleep(0.3)
+            move(self, path, new)
+
+        monkeypatch.setattr(OSFiles, "move", waited)
+        assert run(["copy", "a", "--move", "--from", str(source), "--to", str(target)]) == OK
+        with pytest.raises(RecoveryError, match="was removed meanwhile"):
+            sender[0].result(30)
+    assert not (source / "a").exists() and sent(target) == [1]

@@ -101,7 +101,7 @@ def command(
         there = target.run_ids() if below else []
         if left := [child for child in below if child not in there]:
             what = count(len(left), "child run")
-            note(f"not copied: {what}. Without it, a parent may be unable to resume there")
+            note(f"not copied: {what}, which a parent may need to resume")
             hint([_again(left, where, to, move, key_file)], err=True)
         raise typer.Exit(FOUND if failed else 0)
 
