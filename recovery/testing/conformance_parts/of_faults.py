@@ -73,6 +73,6 @@ def _life(open_cut: OpenCut, run_id: str, at: int, fault: str) -> tuple[Any, boo
     with reader:
         found = [(one.lsn, one.kind) for one in reader.records()]
         result = list(reader.records())[-1].body["result"]
-    backend.remove(run_id)
+    backend.remove(run_id, inbox=1)  # the signal
     assert run_id not in backend.run_ids()
     return (found, result, effects), has_cut()
