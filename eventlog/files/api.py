@@ -93,6 +93,9 @@ class Files(Protocol):
         Missing files are no error. Not durable: after a crash any part of it may remain.
         """
 
+    def delete_empty(self, path: str) -> None:
+        """Delete a directory if nothing is in it. Else, and if it is missing, nothing happens."""
+
     def mount(self, directory: Directory) -> Mount:
         """The file system that the directory is on; its kind is "" when unknown."""
 

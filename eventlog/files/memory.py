@@ -154,6 +154,10 @@ class MemoryFiles:
         for one in self._within(path):
             self.directories.pop(one, {}).clear()
 
+    def delete_empty(self, path: str) -> None:
+        if self._within(path) == [path] and not self.directories[path]:
+            self.delete(path)
+
     def _within(self, path: str) -> list[str]:
         """The directory and those in it, the innermost first."""
         paths = list(self.directories)

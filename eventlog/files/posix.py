@@ -368,6 +368,11 @@ class OSFiles:
                 _empty(inside, path)
             os.rmdir(name, dir_fd=fd)
 
+    def delete_empty(self, path: str) -> None:
+        parent, name = os.path.split(os.path.abspath(path))
+        with contextlib.suppress(OSError), closing(self._opened(parent)) as fd:
+            os.rmdir(name, dir_fd=fd)
+
     def _split(self, path: str) -> tuple[str, list[str]]:
         """A directory whose path may contain links, and the names below it, which may not."""
         if self._beneath is None:

@@ -31,6 +31,12 @@ _BESIDE = (
     "and it makes the change twice. Start the task in a step, or have the loop make the change."
 )
 
+_UNSURE = (
+    "run %s: the code before the loop of steps made %d calls of %s, and %d are recorded. A call "
+    "that is not recorded was served the outcome of another one, by order, and was not executed. "
+    "If its arguments depend on the steps so far, make it in the loop, or give it a call_id."
+)
+
 
 class Loop:
     """A run's state and messages, from the first line of the agent function on.
@@ -93,7 +99,8 @@ class Loop:
         if self.is_before:
             self.messages.is_past = False
             dropped = self.state.enter_loop(self._known)
-            self._run.replay.enter_loop()
+            for tool, made, recorded in self._run.replay.enter_loop():
+                _logger.warning(_UNSURE, self._run.run_id, made, tool, recorded)
         self._run.in_loop, self.is_before, self._within = True, False, present()
         self._known = {*(self._known or ()), *dropped, *self.state}
 

@@ -41,6 +41,8 @@ class BeforeLoop:
     foreign: int = 0
     _calls: dict[Kind, list[RecordedCall]] = field(default_factory=dict)
     _made: Counter[Kind] = field(default_factory=Counter)  # so far, in this process
+    # Those that were served in the place of others. Such a call may still be made itself.
+    _lent: dict[CallKey, RecordedCall] = field(default_factory=dict)
 
     def add(self, call: RecordedCall, outer: RecordedCall | None) -> None:
         """Note a recorded call, and the call around it, and whether it was made before the loop."""
@@ -72,9 +74,28 @@ class BeforeLoop:
             chosen = [call for call in calls if call.key.call_id == key.call_id][:1]
         for call in chosen:
             if call.key in left and (call.has_outcome or call.cancelled):
+                self._lent[call.key] = call
                 return call
         self._made[kind] += 1
         return None
+
+    def lent(self, key: CallKey) -> RecordedCall | None:
+        """The call of this identity, if another one was served its outcome: it has one, so it is
+        not executed again."""
+        call = self._lent.get(key)
+        if call is None or not call.has_outcome:
+            return None
+        self._made[_kind(key)] += 1
+        call.is_counterpart = False
+        return call
+
+    def unsure(self) -> Iterator[tuple[str, int, int]]:
+        """Tools of which calls were served by order, though the code has made fewer or more calls
+        (the first number) than are recorded (the second): so the order says little."""
+        for kind in dict.fromkeys(map(_kind, self._lent)):
+            (tool, has_id), made, recorded = kind, self._made[kind], len(self._calls[kind])
+            if made != recorded and not has_id:
+                yield tool, made, recorded
 
     def passed(self, left: Iterable[RecordedCall]) -> Iterator[int]:
         """The records (LSNs) of these calls that are not expected once the loop is entered."""

@@ -110,6 +110,8 @@ class RequestedCall(NamedTuple):
 def answer(replay: Replay, requested: RequestedCall) -> Answer:
     """Decide what becomes of the call. Each recorded call is matched once."""
     key, losses = requested.key, replay.losses
+    if requested.before_loop and (lent := replay.before_loop.lent(key)) is not None:
+        return recorded_answer(lent)._replace(turn=0)  # its turn was that of the other call
     call = _recorded(replay, requested)
     if call is not None:
         return answer_of(call, requested)

@@ -274,11 +274,13 @@ class Replay:
         call.is_counterpart = True
         return self.match(call.key)
 
-    def enter_loop(self) -> None:
-        """Stop expecting the calls before the loop that the code has not made again."""
+    def enter_loop(self) -> list[tuple[str, int, int]]:
+        """Stop expecting the calls before the loop that the code has not made again. Returns what
+        ``BeforeLoop.unsure`` says of the others."""
         passed = {*self.before_loop.passed(self._calls.values())}
         passed |= {lsn for lsn, value in self._values.values() if value.scope == BEFORE_STEPS}
         self._matched |= passed & {lsn for lsn, _ in self._expected}
+        return list(self.before_loop.unsure())
 
     def match_alike(
         self, key: CallKey, digest_now: Callable[[Any], bytes | None]

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, suppress
 from shlex import quote
 from typing import Any
 
-from eventlog import EventLog, LogLockedError, LogReader, RefusedValueError
+from eventlog import EventLog, LogError, LogLockedError, LogReader, RefusedValueError
 from eventlog.encryption import Encryption
 from eventlog.errors import UnsupportedFormatError
 from eventlog.files.api import Files, write_all
@@ -224,21 +224,22 @@ class LogStore:
                     path, self.durability, files=self.files, encryption=self.encryption
                 )
                 return inbox, self._check_there(run_id, inbox)
-            except LogLockedError:  # by another sender; a sender that died holds no lock
-                if time.monotonic() > deadline:
+            except LogError as exc:
+                self._end_of(run_id)  # else it was removed, which is the cause
+                # By another sender; a sender that died holds no lock.
+                if not isinstance(exc, LogLockedError) or time.monotonic() > deadline:
                     raise
                 time.sleep(POST_PAUSE_S)
-                # If the run was removed, another attempt would make its directory.
-                self._end_of(run_id)
 
     def _check_there(self, run_id: str, inbox: EventLog) -> int:
         """The durable LSN of the log of the run whose inbox this is. If the run was removed just
-        now, opening the inbox has made a directory without a run."""
+        now, opening the inbox has made directories without a run."""
         try:
             return self._end_of(run_id)
         except RecoveryError:
             inbox.close()
             self.files.delete(inbox.path)
+            self.files.delete_empty(self._path(run_id))
             raise
 
     def _end_of(self, run_id: str) -> int:

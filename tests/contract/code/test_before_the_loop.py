@@ -358,6 +358,41 @@ def test_calls_before_the_loop_are_served_missed_by_nobody_or_new(
     in_order.clear()
 
 
+@pytest.mark.parametrize(
+    ("before", "calls"),
+    [
+        (lambda n: [f"had {n}", "set up"] if n else ["set up"], "2 calls of do, and 1 are"),
+        (lambda n: [f"{at} of {4 - n}" for at in range(4 - n)], "2 calls of do, and 4 are"),
+        (lambda n: [f"had {n}", "set up"], ""),
+    ],
+    ids=["more", "fewer", "as many"],
+)
+def test_no_call_is_made_twice_for_one_that_was_served_in_its_place(
+    before: Callable[[int], list[str]], calls: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the same code. That the order says little is said where the numbers differ."""
+
+    async def agent(run: Any, do: Any) -> Any:
+        done = run.state.setdefault("done", [])
+        for what in before(len(done)):
+            await run.call(do, what)
+        async for step in run.steps():
+            if step == do.dies_in:
+                raise Died
+            await run.call(do, step)
+            done.append(step)
+            if step == 4:
+                return done
+
+    lives = Lives()
+    lives.live(agent, dies_in=3)
+    first = lives.made[:-2]
+    lives.live(agent)
+    assert lives.made == [*first, 1, 2, 3, 4]
+    said = [one for one in caplog.messages if "the code before the loop of steps made" in one]
+    assert len(said) == bool(calls) and all(calls in one for one in said)
+
+
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_new_call_leaves_the_order_of_what_is_recorded_as_it_was(is_new: bool) -> None:
