@@ -158,7 +158,11 @@ class _Finder:
             if made is None or name not in self._turn.read or self._is_in_state(name):
                 continue
             if self._comes_from_run(name, set()):
-                is_lost = change.rebound and not self._is_saved(name)
+                is_lost = (
+                    not self._is_saved(name)
+                    if change.rebound
+                    else self._is_copy(name) and not self._may_be_saved(name)
+                )
             elif change.rebound:
                 is_lost = not self._is_made_anew(name, change.values)
             else:
@@ -356,6 +360,38 @@ class _Finder:
         ):
             return True
         return self._is_put_into_state(self._states(), name)
+
+    def _may_be_saved(self, name: str) -> bool:
+        """Whether the loop changes anything that may be in the state: that may be the same value,
+        such as an item that is added to both."""
+        if self._is_saved(name):
+            return True
+        states = self._states()
+        for node in ast.walk(ast.Module([self._loop, *self._turn.helpers], [])):
+            match node:
+                case ast.Subscript(value=base, ctx=ast.Store() | ast.Del()):
+                    if root_of(base) in states:
+                        return True
+                case ast.Attribute(ctx=ast.Store()) if name_of(node) in states:
+                    return True
+                case ast.Call(func=ast.Attribute(value=receiver, attr=attr)) if attr in MUTATORS:
+                    if root_of(receiver) in states:
+                        return True
+                case ast.Call():
+                    given = [*node.args, *(one.value for one in node.keywords)]
+                    names = {one for value in given for one in _objects_in(value)}
+                    if names & {self._run, *states}:
+                        return True
+        others = self._turn.changes.keys() - {name}
+        return any(self._comes_from_run(one, set()) for one in others)
+
+    def _is_copy(self, name: str) -> bool:
+        """Whether it is certainly another object than the one in the state."""
+        return all(
+            isinstance(value, ast.ListComp | ast.SetComp | ast.DictComp)
+            or (isinstance(value, ast.Call) and name_of(value.func) in _CONTAINERS)
+            for value in self._made[name].values
+        )
 
     def _is_put_into_state(self, states: set[str], name: str) -> bool:
         for node in ast.walk(ast.Module([self._loop, *self._turn.helpers], [])):

@@ -113,7 +113,7 @@ class RunState(RecordedDict[str, Any]):
             return
         if not isinstance(values, Mapping):
             raise TypeError(f"run.state is a dict, not {values!r:.80}")
-        new = dict(values)
+        new = {key: dict(self) if value is self else value for key, value in values.items()}
         self.clear()
         self.update(new)
 

@@ -136,7 +136,7 @@ class EventLogDurability(BaseDurabilityCapability[AgentDepsT]):
     async def handle_deferred_tool_calls(
         self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests
     ) -> DeferredToolResults | None:
-        """Ask for approvals as ``recovery pending`` shows them, if the run does not return them."""
+        """Ask for approvals, which ``recovery show`` names, if the run does not return them."""
         agent = ctx.agent
         if current_run() is None or agent is None or _returns_requests(agent.output_type):
             return None

@@ -123,6 +123,12 @@ LOST = {
         "",
         "cart.total",
     ),
+    "a copy of what the state has, never saved": (
+        "seen = set(run.state.get('seen', []))",
+        "if step in seen: return\nseen.add(await run.call(ask, step))",
+        "",
+        "seen",
+    ),
     "what a helper changes by nonlocal": (
         "count = 0\nasync def work():\n    nonlocal count\n    count += 1",
         "await work()\nprint(count)",
@@ -270,6 +276,21 @@ KEPT = {
     "what is put into the state and does not change": (
         "plan = [1]\nlast = {}\nrun.state.update(plan=plan, last=last, n=len(plan))",
         "last = await run.call(ask, plan)",
+        "",
+    ),
+    "a copy of what the state has, where the loop changes both": (
+        "seen = set(run.state.get('seen', []))",
+        "if step in seen: return\nseen.add(step)\nrun.state.setdefault('seen', []).append(step)",
+        "",
+    ),
+    "a copy of what a variable changes in the state": (
+        "done = run.state.setdefault('done', [])\nseen = set(run.state['done'])",
+        "if step in seen: return\nseen.add(step)\ndone.append(step)",
+        "",
+    ),
+    "a copy that a helper may save": (
+        "seen = set(run.state.get('seen', []))",
+        "if step in seen: return\nseen.add(step)\nsave(run.state, step)",
         "",
     ),
     "a copy of what the state has": (

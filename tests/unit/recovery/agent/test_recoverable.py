@@ -594,7 +594,8 @@ def test_state_can_be_replaced_and_changed():
         run.state["before"] = 1
         async for step in run.steps():
             if step == 1:
-                run.state = {"list": [0]}
+                run.state = {"list": [0], "past": run.state}
+                assert run.state.pop("past") == {"before": 1}
             run.state["list"].append(step)
             if step == 2:
                 alias = run.state
