@@ -185,10 +185,7 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
             elif file.held(epoch):  # its threads still act, or one before was stuck in a takeover
                 former = former or f"{_named(last)}, or one before it"
             if not ((free or takeover) and file.lock(epoch + 1)):
-                found = _parse(file.pread(_CONTENT_SIZE, 0))
-                raise LogLockedError(
-                    directory.path, found.get("pid"), found.get("host"), found.get("since")
-                )
+                raise _locked(directory, file)
             if _read_epoch(file) <= epoch:
                 break
             # An owner came and went between reading and locking: its epoch must not be reused.
@@ -212,13 +209,15 @@ def hold(directory: Directory) -> File:
         epoch = _read_epoch(file)
         if file.lock(epoch) and file.lock(epoch + 1) and _read_epoch(file) == epoch:
             return file
-        found = _parse(file.pread(_CONTENT_SIZE, 0))
-        raise LogLockedError(
-            directory.path, found.get("pid"), found.get("host"), found.get("since")
-        )
+        raise _locked(directory, file)
     except BaseException:
         file.close()
         raise
+
+
+def _locked(directory: Directory, file: File) -> LogLockedError:
+    found = _parse(file.pread(_CONTENT_SIZE, 0))
+    return LogLockedError(directory.path, found.get("pid"), found.get("host"), found.get("since"))
 
 
 def claim_if_linked(files: Files, directory: Directory, last_epoch: int, takeover: bool) -> Owner:

@@ -280,11 +280,13 @@ class _Finder:
                         given = [value, *(one for one in targets if isinstance(one, ast.Name))]
                     case ast.Call(func=ast.Attribute(value=receiver, attr=attr)):
                         into = {root_of(receiver)} if attr in MUTATORS else set()
-                        given = [*node.args, *(one.value for one in node.keywords)]
+                        given = _given_to(node)
                     case _:
                         continue
+                if not into & states:
+                    continue
                 for name in (name for one in given for name in _objects_in(one)):
-                    if into & states and not self._comes_from_run(name, set()):
+                    if not self._comes_from_run(name, set()):
                         self._put.setdefault(name, node.lineno)
 
     def _states(self) -> set[str]:
@@ -326,8 +328,7 @@ class _Finder:
         return False
 
     def _is_given(self, call: ast.Call, name: str) -> bool:
-        given = [*call.args, *(one.value for one in call.keywords)]
-        return any(name_of(one) == name for one in given)
+        return any(name_of(one) == name for one in _given_to(call))
 
     def _is_container(self, name: str, seen: set[str]) -> bool:
         if name in seen or name not in self._made:
@@ -361,13 +362,17 @@ class _Finder:
             return True
         return self._is_put_into_state(self._states(), name)
 
+    def _turn_nodes(self) -> Iterator[ast.AST]:
+        """The nodes of the loop, and of the agent's functions that it uses."""
+        return ast.walk(ast.Module([self._loop, *self._turn.helpers], []))
+
     def _may_be_saved(self, name: str) -> bool:
         """Whether the loop changes anything that may be in the state: that may be the same value,
         such as an item that is added to both."""
         if self._is_saved(name):
             return True
         states = self._states()
-        for node in ast.walk(ast.Module([self._loop, *self._turn.helpers], [])):
+        for node in self._turn_nodes():
             match node:
                 case ast.Subscript(value=base, ctx=ast.Store() | ast.Del()):
                     if root_of(base) in states:
@@ -378,8 +383,7 @@ class _Finder:
                     if root_of(receiver) in states:
                         return True
                 case ast.Call():
-                    given = [*node.args, *(one.value for one in node.keywords)]
-                    names = {one for value in given for one in _objects_in(value)}
+                    names = {one for value in _given_to(node) for one in _objects_in(value)}
                     if names & {self._run, *states}:
                         return True
         others = self._turn.changes.keys() - {name}
@@ -394,7 +398,7 @@ class _Finder:
         )
 
     def _is_put_into_state(self, states: set[str], name: str) -> bool:
-        for node in ast.walk(ast.Module([self._loop, *self._turn.helpers], [])):
+        for node in self._turn_nodes():
             match node:
                 case ast.Assign(targets=targets, value=value):
                     into = {root_of(one) for target in targets for one in _parts(target)}
@@ -433,6 +437,11 @@ class _Finder:
 
 def _awaited(value: ast.expr | None) -> ast.expr | None:
     return value.value if isinstance(value, ast.Await) else value
+
+
+def _given_to(call: ast.Call) -> list[ast.expr]:
+    """The arguments of a call, by position and by name."""
+    return [*call.args, *(one.value for one in call.keywords)]
 
 
 def _objects_in(value: ast.expr) -> Iterator[str]:

@@ -12,6 +12,7 @@ from recovery import CheckpointStore, RecoverableAgent, tool
 from recovery.cli.app import run
 from recovery.cli.exit_codes import FOUND, IO_ERROR, NO_INPUT, OK
 from recovery.errors import StoppedError
+from tests.support.lives import refuse_deletion
 
 
 @tool
@@ -93,14 +94,7 @@ def test_remains_that_cannot_be_deleted(
 ) -> None:
     left = Path(store.backend.address) / ".fin.removed-0123abcd"
     (left / "inbox").mkdir(parents=True)
-    delete = OSFiles.delete
-
-    def refusing(self: OSFiles, path: str) -> None:
-        if ".fin." in path:
-            raise PermissionError(13, "Permission denied", path)
-        delete(self, path)
-
-    monkeypatch.setattr(OSFiles, "delete", refusing)
+    refuse_deletion(monkeypatch, OSFiles, ".fin.")
     rm = ["rm", "par", "--children", "--force", "--yes", "--store", store.backend.address]
     assert run(rm) == OK
     told = capsys.readouterr()

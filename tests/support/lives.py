@@ -94,6 +94,18 @@ class Segmented(FileStore):
         return EventLog.open(self._path(run_id), "process", segment_size=16 << 10)
 
 
+def refuse_deletion(monkeypatch: pytest.MonkeyPatch, kind: type[Any], part: str) -> None:
+    """Have files of this kind delete no directory whose path has this part."""
+    delete = kind.delete
+
+    def refusing(self: Any, path: str) -> None:
+        if part in path:
+            raise PermissionError(13, "Permission denied", path)
+        delete(self, path)
+
+    monkeypatch.setattr(kind, "delete", refusing)
+
+
 def disk_store(disk: SimulatedDisk | None = None) -> CheckpointStore:
     return CheckpointStore(Disk(disk or SimulatedDisk()))
 

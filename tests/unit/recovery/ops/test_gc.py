@@ -10,6 +10,7 @@ from eventlog.files.posix import OSFiles
 from recovery import CheckpointStore, RecoverableAgent
 from recovery.ops.gc import gc
 from recovery.stores.file import FileStore
+from tests.support.lives import refuse_deletion
 
 
 def test_a_run_that_cannot_be_removed_does_not_keep_the_others(
@@ -38,14 +39,7 @@ def test_remains_that_cannot_be_deleted_do_not_keep_the_runs(
     for run_id in ("a", "b"):
         RecoverableAgent(lambda run: 1, store).run_with_recovery_sync("t", run_id)
     (tmp_path / "a").rename(tmp_path / ".a.removed-0123abcd")
-    delete = OSFiles.delete
-
-    def refusing(self: OSFiles, path: str) -> None:
-        if ".a." in path:
-            raise PermissionError(13, "Permission denied", path)
-        delete(self, path)
-
-    monkeypatch.setattr(OSFiles, "delete", refusing)
+    refuse_deletion(monkeypatch, OSFiles, ".a.")
     for keep, number in ((None, 0), (0, 1), (0, 0)):
         with pytest.raises(PermissionError, match=rf"left could not .*removed: {number}") as caught:
             gc(store, keep=keep)

@@ -40,6 +40,7 @@ from tests.support.lives import (
     die_in,
     disk_store,
     executed,
+    refuse_deletion,
     run,
     send,
 )
@@ -465,14 +466,7 @@ def test_remains_of_another_run_that_cannot_be_deleted_do_not_fail_a_removal(
     store = disk_store()
     for run_id in (RUN, "other"):
         RecoverableAgent(finishing, store).run_with_recovery_sync("task", run_id)
-    delete = SimulatedDisk.delete
-
-    def refuses(self: SimulatedDisk, path: str) -> None:
-        if ".other." in path:
-            raise PermissionError(13, "Permission denied", path)
-        delete(self, path)
-
-    monkeypatch.setattr(SimulatedDisk, "delete", refuses)
+    refuse_deletion(monkeypatch, SimulatedDisk, ".other.")
     with pytest.raises(PermissionError):
         remove(store, "other")
     assert [one.run_id for one in remove(store, RUN)] == [RUN]
